@@ -1,0 +1,38 @@
+# niche_library(NAME SOURCES ... [PUBLIC libs] [PRIVATE libs]): one static, position-independent target a folder.
+# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s]): one GoogleTest program,
+# registered with CTest case by case and labelled.
+
+add_library(niche_flags INTERFACE)
+target_include_directories(niche_flags INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
+target_compile_options(niche_flags INTERFACE -Wall -Wextra -fvisibility-inlines-hidden
+  $<$<BOOL:${NICHE_WERROR}>:-Werror>)
+if(NICHE_SANITIZE STREQUAL "thread")
+  # GCC cannot instrument atomic_thread_fence; the code that needs one has a sanitizer-visible twin.
+  target_compile_options(niche_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  target_link_options(niche_flags INTERFACE -fsanitize=thread)
+elseif(NICHE_SANITIZE STREQUAL "address")
+  target_compile_options(niche_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined
+    -fno-omit-frame-pointer)
+  target_link_options(niche_flags INTERFACE -fsanitize=address,undefined)
+elseif(NICHE_SANITIZE)
+  message(FATAL_ERROR "NICHE_SANITIZE=${NICHE_SANITIZE}: use address, thread or leave it empty")
+endif()
+
+function(niche_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(niche_${name} STATIC ${A_SOURCES})
+  add_library(niche::${name} ALIAS niche_${name})
+  target_link_libraries(niche_${name} PUBLIC niche_flags Threads::Threads ${A_PUBLIC} PRIVATE ${A_PRIVATE})
+endfunction()
+
+function(niche_test name)
+  cmake_parse_arguments(A "" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE ${A_LIBS} GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${A_LABEL}" TIMEOUT ${A_TIMEOUT})
+endfunction()

@@ -1,0 +1,86 @@
+// WorkerClient: the server's end of one evolution session. The session itself (search, compile, verify, measure) lives
+// in a worker process, started by posix_spawn; a candidate's crash is not a crash of the server, nor of the worker.
+//
+// Thread-safety: one owner thread. Progress: poll() never blocks longer than its timeout. Bounds: one worker a client;
+// messages at most 16 MiB.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dispatch/base/status.h"
+#include "evolve/verdict.h"
+
+namespace niche::evolve {
+
+// One Problem that live traffic showed, with its weight.
+struct SeenProblem {
+  std::vector<int64_t> var_axes;  // in Definition::var_axes() order
+  double weight = 1;              // share of the Definition's device time
+  bool cold = false;              // bytes touched between two live calls exceed the last-level cache
+};
+
+struct SessionRequest {
+  std::string session_id;
+  std::string definition_json;         // see evolve/definition_json.h
+  std::vector<SeenProblem> problems;   // at most 64; the planner merges the rest
+  std::string cache_dir;               // kernels_cache directory: verified kernels are committed there by the worker
+  std::string store_path;              // SQLite file with the search tree
+  std::vector<std::string> op_libraries;  // shared objects and JSON Definitions to load, as the server did
+  double wall_seconds_max = 20;
+  int evaluations_max = 400;
+  double target_speedup = 0;           // 0: none
+  int threads = 1;                     // threads that a live call may use
+  uint64_t seed = 0;                   // 0: from the system's entropy
+};
+
+struct SessionEvent {
+  enum class Kind : uint8_t {
+    kProgress,  // best so far, counters
+    kKernel,    // a verified kernel was committed to the cache: `record_file`
+    kDone,      // the session ended: `reason`
+    kFailed,    // the worker died or refused: `reason`
+  };
+  Kind kind = Kind::kProgress;
+  std::string record_file;   // file name in the cache directory
+  std::string kernel_name;
+  double best_speedup = 0;   // traffic-weighted, best candidate so far
+  int tried = 0;             // candidates judged
+  std::array<int, kGateCount> rejected{};  // by gate
+  double seconds_used = 0;
+  std::string reason;        // "target reached", "wall time", "stagnation", ...
+};
+
+struct WorkerOptions {
+  std::string program;            // the `niche` program (or the server's own binary, re-executed)
+  std::vector<std::string> args;  // usually {"worker"}
+  int nice = 19;
+  bool idle_scheduling = true;    // SCHED_IDLE
+  int64_t memory_bytes_max = int64_t{4} << 30;
+};
+
+class WorkerClient {
+ public:
+  // kNotFound: no such program; kIo: spawn failed; kUnsupported: versions do not shake hands (both are named).
+  static dispatch::Result<std::unique_ptr<WorkerClient>> spawn(const WorkerOptions& options);
+  virtual ~WorkerClient() = default;  // kills the worker's process group and reaps it
+
+  virtual dispatch::Status start(const SessionRequest& request) = 0;
+  // The next event, or nothing within the timeout. After kDone or kFailed: nothing more.
+  virtual std::optional<SessionEvent> poll(int timeout_ms) = 0;
+  // SIGSTOP / SIGCONT of the whole process group: serving takes the machine back at once.
+  virtual dispatch::Status pause() = 0;
+  virtual dispatch::Status resume() = 0;
+  // Asks the session to end at the next candidate; the destructor ends it at once.
+  virtual dispatch::Status stop() = 0;
+  virtual int pid() const = 0;
+};
+
+// Finds the worker program by DESIGN's order: `configured`, beside libniche, on PATH. kNotFound lists where it looked.
+dispatch::Result<std::string> find_worker_program(const std::string& configured);
+
+}  // namespace niche::evolve
