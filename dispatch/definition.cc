@@ -37,7 +37,8 @@ Status OpSchema::validate() const {
   if (axes.size() > kMaxAxes) return invalid(where + "more than " + std::to_string(kMaxAxes) + " axes");
   if (args.empty() || args.size() > kMaxArgs)
     return invalid(where + "needs 1 to " + std::to_string(kMaxArgs) + " arguments");
-  if (attrs.size() > kMaxAttrs) return invalid(where + "more than " + std::to_string(kMaxAttrs) + " attributes");
+  if (attrs.size() > kMaxAttrs)
+    return invalid(where + "more than " + std::to_string(kMaxAttrs) + " attributes");
   int vars = 0;
   for (const AxisSpec& a : axes) vars += a.kind == AxisKind::kVar;
   if (vars > kMaxVarAxes)
@@ -82,7 +83,8 @@ Result<std::shared_ptr<const Definition>> Definition::make(
     const int i = schema->axis_index(name);
     if (i < 0 || schema->axes[static_cast<size_t>(i)].kind != AxisKind::kConst)
       return invalid(where + "'" + name + "' is not a constant axis");
-    if (extent <= 0) return invalid(where + "axis '" + name + "' must be positive, got " + std::to_string(extent));
+    if (extent <= 0)
+      return invalid(where + "axis '" + name + "' must be positive, got " + std::to_string(extent));
     d->const_extents_[static_cast<size_t>(i)] = extent;
   }
   for (const AttrSpec& a : schema->attrs) d->attrs_.push_back(a.default_value);

@@ -1,8 +1,9 @@
 // OpSchema, Definition, Problem: what an operator is, what a model fixed of it, and what one call asks for.
 //
-// An OpSchema is written once per operator (runtime/ops, a user's shared object, a JSON Definition). A Definition is
-// an OpSchema with its constant axes, element type and attributes fixed (`rms_norm, N=4096, bf16`); variable axes
-// stay open. A Problem is a Definition with every axis known. The words are those of the FlashInfer Trace schema.
+// An OpSchema is written once per operator (runtime/ops, a user's shared object, a JSON Definition). A
+// Definition is an OpSchema with its constant axes, element type and attributes fixed (`rms_norm, N=4096,
+// bf16`); variable axes stay open. A Problem is a Definition with every axis known. The words are those of
+// the FlashInfer Trace schema.
 //
 // Thread-safety: immutable after construction; share freely.
 #pragma once
@@ -69,8 +70,8 @@ struct OpSchema {
 
 class Definition {
  public:
-  // `const_axes` gives {name, extent} for every kConst axis; `attrs` overrides defaults. kInvalid names what is
-  // missing, unknown or not positive.
+  // `const_axes` gives {name, extent} for every kConst axis; `attrs` overrides defaults. kInvalid names what
+  // is missing, unknown or not positive.
   static Result<std::shared_ptr<const Definition>> make(
       std::shared_ptr<const OpSchema> schema, DLDataType dtype,
       const std::vector<std::pair<std::string, int64_t>>& const_axes,
@@ -79,14 +80,15 @@ class Definition {
   const OpSchema& schema() const { return *schema_; }
   const std::shared_ptr<const OpSchema>& schema_ptr() const { return schema_; }
   DLDataType dtype() const { return dtype_; }
-  // Canonical, also a file-name-safe identity: "rms_norm.f32.N4096.eps1e-06". Equal names mean equal Definitions.
+  // Canonical, also a file-name-safe identity: "rms_norm.f32.N4096.eps1e-06". Equal names mean equal
+  // Definitions.
   const std::string& name() const { return name_; }
   uint64_t hash() const { return hash_; }
 
   // One value an axis of the schema: the constant's extent, 0 for variable and derived axes.
   std::span<const int64_t> const_extents() const { return const_extents_; }
   std::span<const double> attrs() const { return attrs_; }  // in the schema's order
-  double attr(std::string_view name) const;                  // requires: the schema has it
+  double attr(std::string_view name) const;                 // requires: the schema has it
   // Indices of the variable axes, in the schema's order: the order of ProblemKey's axes.
   std::span<const int> var_axes() const { return var_axes_; }
 

@@ -14,8 +14,8 @@
 
 namespace niche::dispatch {
 
-// The problems a Kernel can run: a box over the variable axes, clipped to what was verified. All arguments are
-// contiguous, no output overlaps another argument, and every pointer is aligned to `alignment_bytes`.
+// The problems a Kernel can run: a box over the variable axes, clipped to what was verified. All arguments
+// are contiguous, no output overlaps another argument, and every pointer is aligned to `alignment_bytes`.
 struct Guard {
   struct Range {
     int64_t lo = 1, hi = 0;  // inclusive; lo > hi holds nothing
@@ -33,9 +33,16 @@ struct Guard {
       if (!var[static_cast<size_t>(i)].holds(axes[vars[static_cast<size_t>(i)]])) return false;
     return true;
   }
+  // The same for the variable axes alone, in Definition::var_axes() order.
+  bool holds_var(const int64_t* var_axes) const {
+    for (int i = 0; i < var_count; ++i)
+      if (!var[static_cast<size_t>(i)].holds(var_axes[i])) return false;
+    return true;
+  }
 };
 
-// How many tasks a phase has: the product over `factors` of ceil(extent(axis) / divisor). No factor: one task.
+// How many tasks a phase has: the product over `factors` of ceil(extent(axis) / divisor). No factor: one
+// task.
 struct TaskFactor {
   int axis = 0;  // index into the schema's axes
   int64_t divisor = 1;
@@ -43,8 +50,8 @@ struct TaskFactor {
 struct Phase {
   std::string symbol;  // the entry in the artefact
   std::vector<TaskFactor> factors;
-  // Split over threads only when there are at least this many tasks; below, the caller's thread runs them all.
-  // A threaded region costs 0.5–2 µs (see docs/operators.md), so small problems stay serial.
+  // Split over threads only when there are at least this many tasks; below, the caller's thread runs them
+  // all. A threaded region costs 0.5–2 µs (see docs/operators.md), so small problems stay serial.
   int64_t parallel_min_tasks = 2;
 
   int64_t tasks(const int64_t* axes) const {
@@ -66,6 +73,7 @@ struct KernelProperties {
   bool deterministic = true;    // equal inputs give equal bits, whatever the thread count
   bool batch_invariant = true;  // a row's bits do not depend on the other rows or their number
   bool capturable = true;       // may run under device-graph capture
+  bool f32_accumulate = true;   // sums are kept in fp32 or wider
 };
 
 // Where a kernel came from: enough to rebuild or to explain it.

@@ -1,5 +1,6 @@
-// Hashes for identities that live in memory and in file names. Not cryptographic: artefacts are checked by SHA-256
-// (kernels_cache/). Source: FNV-1a for the byte stream, finished with the splitmix64 mixer (Steele et al., 2014).
+// Hashes for identities that live in memory and in file names. Not cryptographic: artefacts are checked by
+// SHA-256 (kernels_cache/). Source: FNV-1a for the byte stream, finished with the splitmix64 mixer (Steele et
+// al., 2014).
 #pragma once
 
 #include <cstddef>

@@ -7,15 +7,24 @@ namespace niche::dispatch {
 
 const char* code_name(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kNotFound: return "not_found";
-    case Code::kInvalid: return "invalid";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kBusy: return "busy";
-    case Code::kIo: return "io";
-    case Code::kDevice: return "device";
-    case Code::kInternal: return "internal";
+    case Code::kOk:
+      return "ok";
+    case Code::kNotFound:
+      return "not_found";
+    case Code::kInvalid:
+      return "invalid";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kBusy:
+      return "busy";
+    case Code::kIo:
+      return "io";
+    case Code::kDevice:
+      return "device";
+    case Code::kInternal:
+      return "internal";
   }
   return "unknown";
 }

@@ -1,8 +1,8 @@
 // Status and Result: how every part of niche reports a failure that a caller can act on.
 //
 // The code says what the caller can do; the message says what, which and where, for example
-// "record 3f2a.kc: checksum mismatch at byte 128". Exceptions of other libraries become a Status in the one file
-// that wraps them. The hot path returns neither: a lookup always gives something runnable.
+// "record 3f2a.kc: checksum mismatch at byte 128". Exceptions of other libraries become a Status in the one
+// file that wraps them. The hot path returns neither: a lookup always gives something runnable.
 //
 // Thread-safety: values; safe to copy and to read from several threads.
 // Cost: an OK Status is one null pointer; no allocation.
@@ -88,8 +88,8 @@ class [[nodiscard]] Result {
 }  // namespace niche::dispatch
 
 // Returns the Status of `expr` from the enclosing function unless it is OK.
-#define NICHE_RETURN_IF_ERROR(expr)                         \
-  do {                                                      \
-    ::niche::dispatch::Status niche_status_ = (expr);       \
-    if (!niche_status_.ok()) return niche_status_;          \
+#define NICHE_RETURN_IF_ERROR(expr)                   \
+  do {                                                \
+    ::niche::dispatch::Status niche_status_ = (expr); \
+    if (!niche_status_.ok()) return niche_status_;    \
   } while (false)

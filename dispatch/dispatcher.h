@@ -1,0 +1,250 @@
+// Dispatcher: the data plane as runtime/ sees it: from a call's raw axes to something runnable. Never fails,
+// never waits.
+//
+// Setting up, once an Op and Definition:
+//
+//   auto d = Dispatcher::make({.clock = &clock}).value();                    // one a Runtime
+//   uint32_t def = d->define(op_spec, definition).value();                   // idempotent
+//   CallSite site = d->call_site(def, {.tenant = 0, .threads = executor.threads});
+//
+// A call (hot path):
+//
+//   int64_t var[kMaxVarAxes] = {batch, length};                              // Definition::var_axes() order,
+//   rest 0
+//   {
+//     Dispatcher::Call call(*d);                                             // epoch: spans the kernel's run
+//     const ProblemKey key = call.pack(site, LayoutClass::plain_at(ored_pointers), var);
+//     const Decision dec = call.decide(site, key, var);
+//     CallFrame frame{&definition, &args, native};                           // args.packed: see
+//     Kernel::pack_slot call.lend_workspace(frame); const uint64_t t0 = dec.time ? cycles() : 0;
+//     dec.kernel->launch(*dec.kernel, frame, executor);
+//     if (dec.time) call.record_time(dec, key, var, cycles() - t0);
+//     if (dec.shadow) ...                                                    // also run dec.shadow off the
+//     answer's path
+//   }
+//   // a binding without packed constants: dec = call.fall_back(site, dec, FallbackReason::kNotPacked);
+//   // a foreign tensor: Decision dec = call.fall_back(site, FallbackReason::kRequiresGrad);
+//
+// The control plane (any thread):
+//
+//   auto kernel = load_cpu_kernel({...}, module).value();                    // devices/cpu/cpu_kernel.h
+//   d->reserve_workspace(kernel->plan.workspace_bytes);                      // before publication
+//   auto route = d->make_route({definition, d->fallback(def, form), nullptr, kernel, RolloutState::kCanary,
+//   0.01}).value(); d->publisher().put(problem, route);  d->publisher().put_region({site.prefix(),
+//   kernel->guard, route}); d->publisher().commit(); route->roll_back(); // acts on the next call
+//   d->drain([](const EventRecord& e) { ... });  d->counts(*route);  d->totals();  d->publisher().poll();
+//
+// Roles, progress, reclamation: thread_state.h, epoch.h, publisher.h. A Dispatcher is shared (shared_ptr) by
+// all who hold call sites; shut_down() sends every later call to its fallback. Cost: see docs/dispatch.md;
+// Call + pack + decide about 10 ns among 1,024 routes in random order, 4 ns at a site that repeats.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "dispatch/base/clock.h"
+#include "dispatch/base/status.h"
+#include "dispatch/call_site.h"
+#include "dispatch/constraints.h"
+#include "dispatch/counters.h"
+#include "dispatch/problem_key.h"
+#include "dispatch/publisher.h"
+#include "dispatch/request_scope.h"
+#include "dispatch/route.h"
+#include "dispatch/table.h"
+#include "dispatch/thread_state.h"
+
+namespace niche::dispatch {
+
+struct Decision {
+  const Kernel* kernel = nullptr;  // never null; valid until the Call ends
+  const Kernel* shadow = nullptr;  // also run this one, off the answer's path, and compare; null: do not
+  const Route* route = nullptr;    // null: the table has nothing here
+  Rung rung = Rung::kFallback;
+  FallbackReason reason = FallbackReason::kNone;
+  bool time = false;  // time this call
+};
+
+struct SamplingRates {
+  uint32_t time_every = 64;               // one call in N is timed, intervals jittered; 0: none
+  uint32_t shadow_every = 1024;           // one evolved call in M also runs the fallback; 0: none
+  uint32_t challenger_shadow_every = 64;  // of a route in kShadow
+  uint32_t region_shadow_every = 16;  // of calls answered by a region: unseen shapes are watched more closely
+  uint32_t request_every = 16;        // one RequestScope in K is timed
+};
+
+struct DispatcherOptions {
+  const Clock* clock = nullptr;  // required; outlives the Dispatcher
+  uint32_t routes_max = 1u << 16;
+  uint32_t threads_max = 1024;
+  uint32_t definitions_max = 1u << 16;
+  PublisherLimits publisher;
+  SamplingRates sampling;
+  bool asymmetric_fence = true;  // false: the exchange even where membarrier works (tests, benchmarks)
+};
+
+class Dispatcher {
+ public:
+  // kInvalid names the option.
+  static Result<std::shared_ptr<Dispatcher>> make(const DispatcherOptions& options);
+  // Requires: no Call or RequestScope of it is open.
+  ~Dispatcher();
+  Dispatcher(const Dispatcher&) = delete;
+  Dispatcher& operator=(const Dispatcher&) = delete;
+
+  // ---- Definitions ----
+
+  // The number of a Definition (equal names: the same number) and its fallback kernels, one a form. kInvalid:
+  // the Definition is of another schema than the OpSpec. kBusy: definitions_max.
+  Result<uint32_t> define(std::shared_ptr<const OpSpec> op, std::shared_ptr<const Definition> definition);
+  // Null: no such number, or a form that does not apply.
+  std::shared_ptr<const Kernel> fallback(uint32_t definition, int form) const;
+  std::shared_ptr<const Definition> definition(uint32_t definition) const;  // null: no such number
+
+  struct SiteOptions {
+    uint32_t tenant = 0, device = 0, threads = 1;
+    ConstraintSet constraints;
+    int fallback_form = 0;  // who answers where the table has nothing
+  };
+  // Requires: `definition` came from define().
+  CallSite call_site(uint32_t definition, const SiteOptions& options);
+
+  // ---- Control plane ----
+
+  Result<std::shared_ptr<Route>> make_route(Route::Spec spec);
+  Publisher& publisher() { return *publisher_; }
+  // Every attached thread, and those to come, get at least so much. Before the kernel's route is published.
+  Status reserve_workspace(int64_t bytes);
+  void set_sampling(const SamplingRates& rates);
+  SamplingRates sampling() const;
+  // Everything to the fallback from the next call of each thread on. Idempotent.
+  void shut_down() { (void)publisher_->set_mode(SnapshotMode::kShutdown); }
+
+  // Hands every record that waits to `f` and returns their number; at most kEvents a thread and kind. One
+  // caller at a time.
+  size_t drain(const std::function<void(const EventRecord&)>& f);
+  CounterTotals totals() const;
+  // Calls of one Route since it was made. Ask at least once in 2^32 calls of it.
+  RouteCounts counts(const Route& route) const;
+  // Requests open now on all threads.
+  uint64_t requests_in_flight() const;
+
+  // ---- Hot path ----
+
+  // One call: RAII; holds the table version that it decides by, and the kernels in it.
+  class Call {
+   public:
+    explicit Call(Dispatcher& d);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    // The key of a call at `site`; adds what the open RequestScope demands (capturable under capture).
+    // `var_axes`: kMaxVarAxes values, unused ones 0.
+    ProblemKey pack(const CallSite& site, LayoutClass layout, const int64_t* var_axes) const;
+    Decision decide(const CallSite& site, const ProblemKey& key, const int64_t* var_axes);
+
+    // The fallback instead of what decide() said, counted under `reason` and not under the decision's rung.
+    Decision fall_back(const CallSite& site, const Decision& instead_of, FallbackReason reason);
+    // The site's fallback without asking the table (foreign tensors), counted.
+    Decision fall_back(const CallSite& site, FallbackReason reason);
+
+    // This thread's workspace, for frame.workspace. Held by one kernel at a time: calls do not nest inside
+    // evolved kernels.
+    void lend_workspace(CallFrame& frame) const;
+    // Leaves a timing record for the aggregator; a full ring drops and counts.
+    void record_time(const Decision& decision, const ProblemKey& key, const int64_t* var_axes,
+                     uint64_t ticks);
+
+    uint64_t table_version() const { return snapshot_ ? snapshot_->version : 0; }
+
+   private:
+    Decision decide_slowly(const CallSite& site, const ProblemKey& key, const int64_t* var_axes,
+                           const TableSlot* slot);
+    Decision decide_miss(const CallSite& site, const ProblemKey& key, const int64_t* var_axes);
+    Decision choose(const CallSite& site, const Route& route, const ProblemKey& key, const int64_t* var_axes,
+                    bool region);
+    void sample(Decision* decision);
+
+    Dispatcher& dispatcher_;
+    ThreadState* thread_;  // null: detached (a forked child, a dying thread, thread limit): fallbacks alone
+    const Snapshot* snapshot_ = nullptr;
+    uint64_t outer_ = 0;
+    FallbackReason detached_ = FallbackReason::kNone;
+  };
+
+ private:
+  friend class RequestScope;
+  explicit Dispatcher(const DispatcherOptions& options);
+  ThreadState* thread(FallbackReason* why) {
+    if (thread_fast_path.dispatcher == number_) [[likely]]
+      return thread_fast_path.state;
+    return registry_->attach(why);
+  }
+
+  EpochDomain domain_;  // first: its line is the one that calls read
+  const uint64_t number_;
+  DispatcherOptions options_;
+  std::shared_ptr<ThreadRegistry> registry_;
+  std::shared_ptr<RouteIndexPool> routes_;
+  std::unique_ptr<Publisher> publisher_;
+  struct Cold;
+  std::unique_ptr<Cold> cold_;
+};
+
+// ---- inline: the hot path ----
+
+inline Dispatcher::Call::Call(Dispatcher& d) : dispatcher_(d), thread_(d.thread(&detached_)) {
+  if (thread_ == nullptr) [[unlikely]]
+    return;
+  outer_ = d.domain_.enter(thread_->epoch);
+  snapshot_ = thread_->pinned != nullptr ? thread_->pinned : d.domain_.current();
+}
+
+inline Dispatcher::Call::~Call() {
+  if (thread_ != nullptr) dispatcher_.domain_.leave(thread_->epoch, outer_);
+}
+
+inline ProblemKey Dispatcher::Call::pack(const CallSite& site, LayoutClass layout,
+                                         const int64_t* var_axes) const {
+  if (thread_ != nullptr && thread_->request.capture != CaptureState::kNone) [[unlikely]]
+    return pack_key(site.packed_prefix().with(ConstraintSet().capturable()), site.prefix(), layout, var_axes);
+  return pack_key(site.packed_prefix(), site.prefix(), layout, var_axes);
+}
+
+inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey& key,
+                                         const int64_t* var_axes) {
+  if (thread_ == nullptr) [[unlikely]]
+    return fall_back(site, detached_);
+  ThreadState::SiteEntry& last = thread_->sites[site.number() % ThreadState::kSites];
+  const TableSlot* slot = last.slot;
+  // A version is never reused, so an equal one means: this very Snapshot, which the epoch protects.
+  if (last.version != snapshot_->version || !slot->key.equals(key.w0, key.w1, key.w2, key.w3)) {
+    slot = snapshot_->find(key);
+    if (slot == nullptr) [[unlikely]]
+      return decide_miss(site, key, var_axes);
+    last.version = snapshot_->version;
+    last.slot = slot;
+  }
+  // relaxed: what the word guards was published with the table; a rollback is seen by the next call.
+  if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord ||
+      // relaxed: grows alone, and before the route that needs it is published.
+      slot->workspace_units > thread_->workspace_units.load(std::memory_order_relaxed)) [[unlikely]]
+    return decide_slowly(site, key, var_axes, slot);
+  thread_->count(slot->index, Rung::kExact).add();
+  Decision decision{slot->kernel, nullptr, slot->route, Rung::kExact, FallbackReason::kNone, false};
+  if (--thread_->countdown <= 0) [[unlikely]]
+    sample(&decision);
+  return decision;
+}
+
+inline void Dispatcher::Call::lend_workspace(CallFrame& frame) const {
+  if (thread_ == nullptr) return;
+  // acquire: pairs with the registry's release: the units belong to this block or a smaller one.
+  frame.workspace_bytes = int64_t{64} * thread_->workspace_units.load(std::memory_order_acquire);
+  frame.workspace = thread_->workspace.load(std::memory_order_acquire);
+}
+
+}  // namespace niche::dispatch
