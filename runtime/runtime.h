@@ -1,0 +1,154 @@
+// Runtime and OpHandle: niche's public API.
+//
+//   niche::RuntimeConfig config = niche::torch_config();         // built-in operators, at::parallel_for
+//   config.cache_dir = "/var/cache/ranker";                      // verified kernels survive restarts here
+//   if (auto s = niche::apply_environment(environ, &config); !s.ok()) die(s.to_string());
+//   auto runtime = niche::Runtime::create(std::move(config));    // starts serving; evolved kernels from the
+//   first call if (!runtime.ok()) die(runtime.status().to_string());
+//
+//   // Once a call site: an operator with what the model fixes of it. The handle may outlive the Runtime.
+//   auto norm = (*runtime)->op("rms_norm", niche::kF32, {{"N", 4096}}, {{"eps", 1e-6}});
+//   if (!norm.ok()) die(norm.status().to_string());
+//   auto s = niche::bind_constant(*norm, "weight", weight);      // lets kernels use a packed copy of the
+//   weight
+//
+//   // Each request:
+//   {
+//     niche::RequestScope request(request_id);                   // optional: sticky rollout, latency for the
+//     planner at::Tensor y = niche::torch_call(*norm, x, weight);        // the best verified kernel, else
+//     the best ATen form
+//   }
+//   auto why = (*runtime)->explain(*norm, {{"M", 17}});          // which kernel would serve M=17, and why
+//   puts(why->to_text().c_str());
+//   puts((*runtime)->metrics().c_str());                         // Prometheus text; also on
+//   config.http_address
+//
+// Any number of Runtimes may live in one process; there is no static state. Destroying a Runtime under load
+// is safe: calls in flight end on the kernel they began with, later ones serve the fallback. In a forked
+// child every call serves the fallback.
+//
+// Thread-safety: Runtime and OpHandle: all members may be called from any thread at any time.
+// bind_constant/rebind/ unbind of one handle exclude each other and may run while calls are made.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dispatch/definition.h"
+#include "dispatch/dispatcher.h"
+#include "dispatch/request_scope.h"
+#include "runtime/config.h"
+#include "runtime/explanation.h"
+
+namespace niche {
+
+using dispatch::CaptureState;
+using dispatch::Code;
+using dispatch::kBf16;
+using dispatch::kF32;
+using dispatch::kI64;
+using dispatch::RequestScope;
+using dispatch::Result;
+using dispatch::Status;
+
+namespace core {
+class Control;
+class HandleState;
+class RuntimeCore;
+}  // namespace core
+
+using Axes = std::vector<std::pair<std::string, int64_t>>;
+using Attrs = std::vector<std::pair<std::string, double>>;
+
+// One call site's operator. A copy is the same call site (a reference count); ask Runtime::op again for a
+// second one with bindings of its own.
+class OpHandle {
+ public:
+  OpHandle() = default;
+  explicit OpHandle(std::shared_ptr<core::HandleState> state) : state_(std::move(state)) {}
+
+  bool valid() const { return state_ != nullptr; }
+  const dispatch::Definition& definition() const;
+  uint32_t id() const;  // 24 bits; equal for equal Definitions of one Runtime
+
+  // Runs the operator. `args`: one tensor a schema argument, in its order; an absent optional one has data ==
+  // nullptr. Outputs and in-out tensors are the caller's memory; shapes must fit the Definition. Contiguous
+  // CPU tensors run a kernel; strided ones are gathered into temporaries and served by the fallback, counted
+  // as "layout". kInvalid names the argument and what is wrong with it. Exceptions of the library behind the
+  // fallback pass unchanged. Cost: about 40 ns beyond the kernel. Requires: valid().
+  Status call(std::span<const DLTensor> args) const;
+
+  // Declares argument `arg` constant at this call site: its contents change only with rebind(). Kernels that
+  // ask for it are then given a packed copy. `owner` keeps the memory alive (a strong reference, released by
+  // rebind, unbind or with the last handle); `version`, where the owner has one, returns a number that
+  // changes when the contents do. A call whose argument points elsewhere than the binding is served without
+  // packed copies and counted. kInvalid: no such argument, not declared constant by the schema, wrong shape
+  // or type, not contiguous. Blocks while kernels that are published repack.
+  Status bind_constant(std::string_view arg, const DLTensor& tensor, std::shared_ptr<const void> owner,
+                       std::function<uint64_t()> version = {}) const;
+  // After an update of the contents, or with another tensor: packs again, then publishes. kNotFound: never
+  // bound.
+  Status rebind(std::string_view arg, const DLTensor& tensor, std::shared_ptr<const void> owner,
+                std::function<uint64_t()> version = {}) const;
+  Status unbind(std::string_view arg) const;
+
+  core::HandleState* state() const { return state_.get(); }
+
+ private:
+  std::shared_ptr<core::HandleState> state_;
+};
+
+struct Health {
+  bool ok = true;
+  std::string reason;  // "restart me: device error in kernel ..." when not ok
+};
+
+class Runtime {
+ public:
+  // kInvalid: the config, an operator's schema or a library; kIo: the cache directory. A cache that is merely
+  // corrupt, foreign or locked is a logged miss, never an error.
+  static Result<std::unique_ptr<Runtime>> create(RuntimeConfig config);
+  // Ends sessions, flushes counters to the cache and joins the control threads (at most about a second).
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // kNotFound lists near names of operators; kInvalid names the missing, unknown or wrong axis or attribute.
+  // kBusy: 2^24 Definitions exist. Takes a lock; call it once a call site.
+  Result<OpHandle> op(std::string_view op, DLDataType dtype, const Axes& const_axes, const Attrs& attrs = {});
+
+  // What a call with these variable axes would be served by, and why. kInvalid: a variable axis is missing or
+  // unknown.
+  Result<Explanation> explain(const OpHandle& handle, const Axes& axes) const;
+
+  // Serves `kernel` (a resident or cached kernel's name, or "fallback") wherever its Guard holds; "" ends the
+  // force. kNotFound: no kernel of this name. Takes effect for calls that begin after the return.
+  Status force(std::string_view kernel);
+
+  // Stops proposing new sessions and pauses running ones, or lets them go on. Serving and rollout are not
+  // touched.
+  void pause_evolution(bool paused);
+
+  std::string status() const;   // JSON: version, switches, definitions, routes, sessions, events, warnings
+  std::string metrics() const;  // Prometheus text format
+  Health health() const;
+  // Port of the HTTP listener, 0 when off (http_address with port 0 picks a free one).
+  int http_port() const;
+
+  // For RequestScope. Lives as long as the Runtime or any of its handles.
+  dispatch::Dispatcher& dispatcher() const;
+  core::RuntimeCore& core() const { return *core_; }
+
+ private:
+  Runtime(std::shared_ptr<core::RuntimeCore> core, std::unique_ptr<core::Control> control);
+  std::shared_ptr<core::RuntimeCore> core_;
+  std::unique_ptr<core::Control> control_;
+};
+
+}  // namespace niche
