@@ -1,34 +1,32 @@
 // Runtime and OpHandle: niche's public API.
 //
-//   niche::RuntimeConfig config = niche::torch_config();         // built-in operators, at::parallel_for
-//   config.cache_dir = "/var/cache/ranker";                      // verified kernels survive restarts here
+//   niche::RuntimeConfig config = niche::torch_config();  // built-in operators, at::parallel_for
+//   config.cache_dir = "/var/cache/ranker";               // verified kernels survive restarts here
 //   if (auto s = niche::apply_environment(environ, &config); !s.ok()) die(s.to_string());
-//   auto runtime = niche::Runtime::create(std::move(config));    // starts serving; evolved kernels from the
-//   first call if (!runtime.ok()) die(runtime.status().to_string());
+//   auto runtime = niche::Runtime::create(std::move(config));  // evolved kernels serve from the first call
+//   if (!runtime.ok()) die(runtime.status().to_string());
 //
 //   // Once a call site: an operator with what the model fixes of it. The handle may outlive the Runtime.
 //   auto norm = (*runtime)->op("rms_norm", niche::kF32, {{"N", 4096}}, {{"eps", 1e-6}});
 //   if (!norm.ok()) die(norm.status().to_string());
-//   auto s = niche::bind_constant(*norm, "weight", weight);      // lets kernels use a packed copy of the
-//   weight
+//   auto s = niche::bind_constant(*norm, "weight", weight);  // kernels may then use a packed copy of it
 //
 //   // Each request:
 //   {
-//     niche::RequestScope request(request_id);                   // optional: sticky rollout, latency for the
-//     planner at::Tensor y = niche::torch_call(*norm, x, weight);        // the best verified kernel, else
-//     the best ATen form
+//     // Optional: makes rollout sticky by id and tells the planner the request's latency.
+//     niche::RequestScope request((*runtime)->dispatcher(), {.id = request_id});
+//     at::Tensor y = niche::torch_call(*norm, x, weight);  // the best verified kernel, else the best ATen
+//     form
 //   }
-//   auto why = (*runtime)->explain(*norm, {{"M", 17}});          // which kernel would serve M=17, and why
-//   puts(why->to_text().c_str());
-//   puts((*runtime)->metrics().c_str());                         // Prometheus text; also on
-//   config.http_address
+//   puts((*runtime)->explain(*norm, {{"M", 17}})->to_text().c_str());  // what serves M=17, and why
+//   puts((*runtime)->metrics().c_str());  // Prometheus text; also on config.http_address
 //
 // Any number of Runtimes may live in one process; there is no static state. Destroying a Runtime under load
 // is safe: calls in flight end on the kernel they began with, later ones serve the fallback. In a forked
 // child every call serves the fallback.
 //
-// Thread-safety: Runtime and OpHandle: all members may be called from any thread at any time.
-// bind_constant/rebind/ unbind of one handle exclude each other and may run while calls are made.
+// Thread-safety: Runtime and OpHandle: all members may be called from any thread at any time. bind_constant,
+// rebind and unbind of one handle exclude each other and may run while calls are made.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +56,7 @@ using dispatch::Result;
 using dispatch::Status;
 
 namespace core {
+class Control;
 class Control;
 class HandleState;
 class RuntimeCore;
