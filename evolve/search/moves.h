@@ -1,0 +1,67 @@
+// Moves: the elementary steps that policies are made of: draw, mutate, perturb, cross; and Batch, which
+// collects a proposal without repeating itself or the tree.
+//
+// Thread-safety: one owner. All draws are bounded: a move that finds nothing new says so.
+#pragma once
+
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+#include "evolve/search/policy.h"
+#include "evolve/search/rng.h"
+
+namespace niche::evolve::search {
+
+class Moves {
+ public:
+  Moves(const SearchSpace& space, Rng& rng) : space_(space), rng_(rng) {}
+
+  // A valid point, uniform over all grids (families by the size of their grid) or over one family's.
+  std::optional<Candidate> draw();
+  std::optional<Candidate> draw(int family);
+  // Changes one parameter to another value; `adjacent`: to a neighbouring one.
+  std::optional<Candidate> mutate(const Candidate& from, bool adjacent = false);
+  std::optional<Candidate> mutate_parameter(const Candidate& from, int parameter);
+  // Changes each parameter with probability `share`, at least one.
+  std::optional<Candidate> perturb(const Candidate& from, double share);
+  // Each parameter from either parent. Of two families: parameters of `a`'s family, those that `b` shares by
+  // name and value taken from it by coin.
+  std::optional<Candidate> cross(const Candidate& a, const Candidate& b);
+  // All valid candidates that differ from `from` in one parameter, in the grid's order.
+  std::vector<Candidate> neighbours(const Candidate& from) const;
+  // Seeds of all families, interleaved: first of each, second of each, ...; valid ones only.
+  std::vector<Candidate> seeds() const;
+
+  const SearchSpace& space() const { return space_; }
+  Rng& rng() { return rng_; }
+
+ private:
+  const SearchSpace& space_;
+  Rng& rng_;
+};
+
+// A proposal under construction.
+class Batch {
+ public:
+  Batch(const Tree& tree, int count) : tree_(tree), count_(count) {}
+  bool full() const { return static_cast<int>(proposals_.size()) >= count_; }
+  int size() const { return static_cast<int>(proposals_.size()); }
+  bool is_new(const Candidate& c) const { return !tree_.contains(c) && !keys_.contains(candidate_key(c)); }
+  // False: full, or known already.
+  bool add(const Candidate& c, std::string_view made_by, int parent = kNoNode, int second_parent = kNoNode);
+  bool add(const Proposal& p) { return add(p.candidate, p.made_by, p.parent, p.second_parent); }
+  // Draws until the batch is full or the space seems exhausted; then looks at the whole grid once (grids of
+  // at most 2^20 points), so that "empty" means that nothing is left.
+  void fill_random(Moves& moves, std::string_view made_by);
+  const std::vector<Proposal>& proposals() const { return proposals_; }
+  std::vector<Proposal> take() { return std::move(proposals_); }
+
+ private:
+  const Tree& tree_;
+  int count_;
+  std::vector<Proposal> proposals_;
+  std::unordered_set<std::string> keys_;
+};
+
+}  // namespace niche::evolve::search

@@ -1,0 +1,24 @@
+#include "evolve/search/space.h"
+
+namespace niche::evolve::search {
+
+std::string candidate_key(const Candidate& c) {
+  std::string key = std::to_string(c.family) + ':';
+  for (size_t i = 0; i < c.point.size(); ++i) {
+    if (i > 0) key += ',';
+    key += std::to_string(c.point[i]);
+  }
+  return key;
+}
+
+int64_t SearchSpace::grid_size(int family) const {
+  int64_t n = 1;
+  for (const Param& p : params(family)) {
+    const auto values = static_cast<int64_t>(p.values.size());
+    if (values == 0 || n > (int64_t{1} << 40) / values) return values == 0 ? 0 : int64_t{1} << 40;
+    n *= values;
+  }
+  return n;
+}
+
+}  // namespace niche::evolve::search

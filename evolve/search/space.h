@@ -1,0 +1,40 @@
+// SearchSpace: the candidates of one session as the policies see them: several families, each a finite grid
+// of parameters in which some points are known not to build. Real spaces come from TemplateFamilies
+// (template_space.h), recorded ones from a file (replay.h), and tests make their own.
+//
+// Thread-safety: const methods, several threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "evolve/template_family.h"
+
+namespace niche::evolve::search {
+
+struct Candidate {
+  int family = 0;
+  Point point;
+  bool operator==(const Candidate&) const = default;
+};
+
+// Equal candidates have equal keys, different ones of one space different keys ("1:0,3,2").
+std::string candidate_key(const Candidate& c);
+
+class SearchSpace {
+ public:
+  virtual ~SearchSpace() = default;
+  virtual int family_count() const = 0;
+  virtual const std::string& family_name(int family) const = 0;
+  virtual const std::vector<Param>& params(int family) const = 0;
+  // False: known not to build; never proposed. True does not promise that the candidate will pass its gates.
+  virtual bool valid(const Candidate& c) const = 0;
+  // Points worth trying first, best guess first; all valid.
+  virtual std::vector<Point> seeds(int family) const = 0;
+
+  // Points of the grid, valid or not.
+  int64_t grid_size(int family) const;
+};
+
+}  // namespace niche::evolve::search

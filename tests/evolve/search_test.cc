@@ -1,0 +1,264 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "evolve/search/forest.h"
+#include "evolve/search/operator_bandit.h"
+#include "evolve/search/policy.h"
+#include "evolve/search/stagnation.h"
+#include "tests/evolve/model_space.h"
+
+namespace niche::evolve::search {
+namespace {
+
+std::unique_ptr<Policy> make(const std::string& name, const SearchSpace& space, uint64_t seed,
+                             std::vector<Candidate> warm = {}) {
+  auto policy = make_policy(name, space, {seed, std::move(warm)});
+  EXPECT_TRUE(policy.ok()) << policy.status().to_string();
+  return std::move(*policy);
+}
+
+// Runs `evaluations` and returns the keys in order of proposal.
+std::vector<std::string> run(Policy& policy, const ModelSpace& space, int evaluations, int batch) {
+  Tree tree;
+  std::vector<std::string> keys;
+  while (tree.size() < evaluations) {
+    const auto proposals = policy.propose(tree, batch);
+    if (proposals.empty()) break;
+    const int first = tree.size();
+    for (const Proposal& p : proposals) {
+      EXPECT_TRUE(space.valid(p.candidate)) << policy.name();
+      EXPECT_LT(p.parent, tree.size());
+      EXPECT_NE(tree.add({p.parent, p.second_parent, 0, p.made_by, p.candidate}), kNoNode)
+          << policy.name() << " repeated " << candidate_key(p.candidate);
+      keys.push_back(p.made_by + " " + candidate_key(p.candidate));
+    }
+    for (int id = first; id < tree.size(); ++id) {
+      const double t = space.cost(tree.node(id).candidate);
+      tree.set_outcome(id, t > 0 ? Outcome::kValid : Outcome::kFailed, t);
+      policy.observed(tree, id);
+    }
+  }
+  return keys;
+}
+
+class EveryPolicy : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Search, EveryPolicy, testing::ValuesIn(policy_names()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(EveryPolicy, ProposesOnlyNewValidCandidates) {
+  const ModelSpace space(3);
+  for (int batch : {1, 8, 16}) {
+    auto policy = make(GetParam(), space, 11);
+    EXPECT_GE(run(*policy, space, 200, batch).size(), 200u);
+  }
+}
+
+TEST_P(EveryPolicy, IsAFunctionOfItsSeedAndWhatItSaw) {
+  const ModelSpace space(4);
+  auto a = make(GetParam(), space, 5), b = make(GetParam(), space, 5), c = make(GetParam(), space, 6);
+  const auto keys = run(*a, space, 120, 8);
+  EXPECT_EQ(keys, run(*b, space, 120, 8));
+  EXPECT_NE(keys, run(*c, space, 120, 8));
+}
+
+// A space that is small enough to be tried in full must be, and then the policy must say that nothing is
+// left.
+class TinySpace final : public SearchSpace {
+ public:
+  int family_count() const override { return 2; }
+  const std::string& family_name(int f) const override { return f ? b_ : a_; }
+  const std::vector<Param>& params(int f) const override { return f ? two_ : one_; }
+  bool valid(const Candidate& c) const override { return c.family == 1 || c.point[0] != 1; }
+  std::vector<Point> seeds(int f) const override { return {Point(f ? 2 : 1, 0)}; }
+
+ private:
+  std::string a_ = "a", b_ = "b";
+  std::vector<Param> one_{{"x", {1, 2, 3, 4}}}, two_{{"y", {1, 2, 3}}, {"z", {0, 1}}};
+};
+
+TEST_P(EveryPolicy, ExhaustsASmallSpaceAndThenProposesNothing) {
+  const TinySpace space;
+  auto policy = make(GetParam(), space, 1);
+  Tree tree;
+  for (int round = 0; round < 40; ++round) {
+    for (const Proposal& p : policy->propose(tree, 4)) {
+      const int id = tree.add({p.parent, p.second_parent, round, p.made_by, p.candidate});
+      ASSERT_NE(id, kNoNode);
+      tree.set_outcome(id, id % 3 ? Outcome::kValid : Outcome::kFailed, 1.0 + id);
+      policy->observed(tree, id);
+    }
+  }
+  EXPECT_EQ(tree.size(), 3 + 6);
+  EXPECT_TRUE(policy->propose(tree, 4).empty());
+}
+
+TEST_P(EveryPolicy, SurvivesASpaceInWhichNothingPasses) {
+  const ModelSpace space(9);
+  auto policy = make(GetParam(), space, 2);
+  Tree tree;
+  for (int round = 0; round < 12; ++round)
+    for (const Proposal& p : policy->propose(tree, 8)) {
+      const int id = tree.add({p.parent, p.second_parent, round, p.made_by, p.candidate});
+      tree.set_outcome(id, Outcome::kFailed);
+      policy->observed(tree, id);
+    }
+  EXPECT_EQ(tree.best(), kNoNode);
+  EXPECT_EQ(tree.size(), 96);
+}
+
+// Twelve landscapes, five seeds each. The comparison is paired by landscape and seed; the lower end of a
+// one-sided 95 % interval on the mean log ratio must show the factor.
+TEST(DefaultPolicy, NeedsAThirdOfRandomsEvaluations) {
+  double sum = 0, squares = 0;
+  int n = 0;
+  for (uint64_t landscape = 100; landscape < 112; ++landscape) {
+    const ModelSpace space(landscape);
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      auto mine = make("default", space, seed), random = make("random", space, seed);
+      const int a = evaluations_to_target(*mine, space, 1.02, 600, 8);
+      const int b = evaluations_to_target(*random, space, 1.02, 600, 8);
+      const double ratio = std::log(static_cast<double>(b) / a);
+      sum += ratio;
+      squares += ratio * ratio;
+      ++n;
+    }
+  }
+  const double mean = sum / n, sd = std::sqrt((squares - n * mean * mean) / (n - 1));
+  const double low = mean - 1.66 * sd / std::sqrt(n);
+  EXPECT_GT(std::exp(low), 3.0) << "geometric mean factor " << std::exp(mean);
+}
+
+TEST(DefaultPolicy, TriesTheWarmStartFirst) {
+  const ModelSpace space(7);
+  Candidate foreign = space.best();
+  foreign.point.push_back(0);  // what another version wrote: not of this space
+  auto policy = make("default", space, 3, {foreign, space.best()});
+  const Tree tree;
+  const auto first = policy->propose(tree, 4);
+  ASSERT_FALSE(first.empty());
+  EXPECT_EQ(first[0].candidate, space.best());
+  EXPECT_EQ(first[0].made_by, "warm");
+}
+
+TEST(DefaultPolicy, RestartDrawsABranchOfItsOwn) {
+  const ModelSpace space(8);
+  auto policy = make("default", space, 3);
+  Tree tree;
+  const auto step = [&](int count) {
+    std::vector<std::string> made_by;
+    for (const Proposal& p : policy->propose(tree, count)) {
+      const int id = tree.add({p.parent, p.second_parent, 0, p.made_by, p.candidate});
+      const double t = space.cost(p.candidate);
+      tree.set_outcome(id, t > 0 ? Outcome::kValid : Outcome::kFailed, t);
+      policy->observed(tree, id);
+      made_by.push_back(p.made_by);
+    }
+    return made_by;
+  };
+  for (int i = 0; i < 5; ++i) step(8);
+  const int before = tree.size();
+  policy->restart(tree);
+  EXPECT_EQ(step(8), std::vector<std::string>(8, "restart"));
+  for (const std::string& by : step(8)) EXPECT_EQ(by, "branch");
+  for (int id = before; id < tree.size(); ++id)
+    if (tree.node(id).made_by == "branch") {
+      EXPECT_GE(tree.node(id).parent, before);
+    }
+}
+
+TEST(MakePolicy, NamesWhatItKnows) {
+  const TinySpace space;
+  const auto policy = make_policy("annealing", space, {});
+  ASSERT_FALSE(policy.ok());
+  EXPECT_EQ(policy.status().code(), dispatch::Code::kNotFound);
+  EXPECT_NE(policy.status().message().find("evolutionary"), std::string::npos);
+}
+
+TEST(Forest, LearnsAStepAndIsUnsureWhereItSawNothing) {
+  Rng rng(1);
+  std::vector<float> rows;
+  std::vector<double> targets;
+  for (int i = 0; i < 200; ++i) {
+    const auto x = static_cast<float>(rng.uniform()), noise = static_cast<float>(rng.uniform());
+    if (x > 0.4F && x < 0.6F) continue;
+    rows.insert(rows.end(), {x, noise});
+    targets.push_back(x < 0.5F ? 1 : 3);
+  }
+  Forest forest;
+  forest.fit(rows, 2, targets, rng);
+  const std::vector<float> low{0.2F, 0.5F}, high{0.8F, 0.5F}, gap{0.5F, 0.5F};
+  EXPECT_NEAR(forest.predict(low).mean, 1, 0.1);
+  EXPECT_NEAR(forest.predict(high).mean, 3, 0.1);
+  EXPECT_GT(forest.predict(gap).deviation, 5 * forest.predict(low).deviation);
+}
+
+TEST(Forest, WithoutSamplesPredictsZero) {
+  Forest forest;
+  const std::vector<float> row{1.0F};
+  EXPECT_TRUE(forest.empty());
+  EXPECT_EQ(forest.predict(row).mean, 0);
+}
+
+TEST(Tree, BestFollowsCorrections) {
+  Tree tree;
+  for (int i = 0; i < 3; ++i) tree.add({kNoNode, kNoNode, 0, "seed", {0, {i}}});
+  EXPECT_EQ(tree.add({kNoNode, kNoNode, 0, "seed", {0, {1}}}), kNoNode);
+  tree.set_outcome(0, Outcome::kValid, 0.9);
+  tree.set_outcome(1, Outcome::kValid, 0.5);
+  tree.set_outcome(2, Outcome::kValid, 0.7);
+  EXPECT_EQ(tree.best(), 1);
+  tree.set_outcome(1, Outcome::kValid, 0.8);  // the judge measured it slower than the screen did
+  EXPECT_EQ(tree.best(), 2);
+  tree.set_outcome(2, Outcome::kFailed);
+  EXPECT_EQ(tree.best(), 1);
+  EXPECT_EQ(tree.elites(5), (std::vector<int>{1, 0}));
+  EXPECT_EQ(tree.in_flight(), 0);
+}
+
+TEST(OperatorBandit, PrefersWhatPaysAndSpreadsABatch) {
+  OperatorBandit bandit(3);
+  std::set<int> first{bandit.choose(), bandit.choose(), bandit.choose()};
+  EXPECT_EQ(first.size(), 3u);
+  for (int k = 0; k < 3; ++k) bandit.credit(k, k == 1);
+  int chosen = 0;
+  for (int i = 0; i < 60; ++i) {
+    const int k = bandit.choose();
+    bandit.credit(k, k == 1 && i % 2 == 0);
+    chosen += k == 1;
+  }
+  EXPECT_GT(chosen, 45);
+}
+
+TEST(Stagnation, RestartsTwiceThenStops) {
+  Stagnation s(0.01);
+  EXPECT_EQ(s.observe(1.0), Stagnation::Advice::kGoOn);
+  std::vector<int> restarts;
+  int i = 1;
+  for (;; ++i) {
+    // Steps below the noise floor are no progress.
+    const auto advice = s.observe(1.0 - 1e-5 * i);
+    if (advice == Stagnation::Advice::kRestart) restarts.push_back(i);
+    if (advice == Stagnation::Advice::kStop) break;
+    ASSERT_LT(i, 1000);
+  }
+  EXPECT_EQ(restarts.size(), 2u);
+  EXPECT_GE(restarts[0], 20);
+}
+
+TEST(Stagnation, ProgressForgivesEarlierRestarts) {
+  Stagnation s(0.01);
+  double best = 1.0;
+  for (int round = 0; round < 10; ++round) {
+    Stagnation::Advice advice = Stagnation::Advice::kGoOn;
+    while (advice == Stagnation::Advice::kGoOn) advice = s.observe(best);
+    EXPECT_EQ(advice, Stagnation::Advice::kRestart);
+    best *= 0.9;
+    EXPECT_EQ(s.observe(best), Stagnation::Advice::kGoOn);
+  }
+}
+
+}  // namespace
+}  // namespace niche::evolve::search
