@@ -2,9 +2,9 @@
 // instructions, gathered by one aggregator.
 //
 // Roles: each serving thread writes its own; the aggregator (Dispatcher::drain) reads all.
-// Invariants: (1) a counter only grows, modulo 2^32 for per-route ones; (2) a ring's reader frees what it has
-// read. Progress: wait-free on the serving side; a full ring drops and counts. Reclamation: belong to the
-// thread's state, which is recycled and never freed while its dispatcher lives: counts survive
+// Invariants: (1) a counter only grows, but for a decision that is taken back; (2) a ring's reader frees what
+// it has read. Progress: wait-free on the serving side; a full ring drops and counts. Reclamation: belong to
+// the thread's state, which is recycled and never freed while its dispatcher lives: counts survive
 //   the thread that made them.
 // Cost: a count 1 ns (load, add, store on an own line); an event record 3–5 ns.
 // Why not simpler: shared atomics cost 20 ns a count at two threads, and more with each core.

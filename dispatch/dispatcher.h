@@ -126,7 +126,7 @@ class Dispatcher {
   // caller at a time.
   size_t drain(const std::function<void(const EventRecord&)>& f);
   CounterTotals totals() const;
-  // Calls of one Route since it was made. Ask at least once in 2^32 calls of it.
+  // Calls of one Route since it was made.
   RouteCounts counts(const Route& route) const;
   // Requests open now on all threads.
   uint64_t requests_in_flight() const;
@@ -164,8 +164,10 @@ class Dispatcher {
     Decision decide_slowly(const CallSite& site, const ProblemKey& key, const int64_t* var_axes,
                            const TableSlot* slot);
     Decision decide_miss(const CallSite& site, const ProblemKey& key, const int64_t* var_axes);
-    Decision choose(const CallSite& site, const Route& route, const ProblemKey& key, const int64_t* var_axes,
-                    bool region);
+    Decision choose(const Route& route, const ProblemKey& key, const int64_t* var_axes, bool region);
+    Decision forced(const CallSite& site, const Kernel& kernel, const ProblemKey& key,
+                    const int64_t* var_axes);
+    Decision counted(Decision decision);
     void sample(Decision* decision);
 
     Dispatcher& dispatcher_;

@@ -112,6 +112,10 @@ class BasicEpochDomain {
   // Returns the tag under which the pointer before may be retired.
   uint64_t publish(const T* next) {
     current_.store(next, O::kPublish);
+    return advance();
+  }
+  // The tag for something that is no longer reachable for calls that begin after this.
+  uint64_t advance() {
     const uint64_t tag = epoch_.load(std::memory_order_relaxed);  // own
     epoch_.store(tag + 1, O::kAdvance);
     return tag;

@@ -33,6 +33,30 @@ class Kernel;
 // the library's exceptions; evolved kernels never throw.
 using LaunchFn = void (*)(const Kernel& kernel, CallFrame& frame, const Executor& executor);
 
+// A Phase with its symbol resolved and its task count ready to compute.
+struct BoundPhase {
+  static constexpr int kFactorsMax = 4;
+  struct Factor {
+    int32_t axis = 0;
+    int32_t shift = -1;  // log2 of a divisor that is a power of two; -1: divide (7-18 cycles)
+    int64_t divisor = 1;
+  };
+  NicheKernelFn entry = nullptr;
+  int64_t parallel_min_tasks = 2;
+  int32_t factor_count = 0;
+  Factor factors[kFactorsMax];
+
+  int64_t tasks(const long* axes) const {
+    int64_t n = 1;
+    for (int i = 0; i < factor_count; ++i) {
+      const Factor& f = factors[i];
+      const int64_t up = axes[f.axis] + f.divisor - 1;
+      n *= f.shift >= 0 ? up >> f.shift : up / f.divisor;
+    }
+    return n;
+  }
+};
+
 class alignas(64) Kernel {
  public:
   static constexpr int kPhasesMax = 3;
@@ -40,13 +64,14 @@ class alignas(64) Kernel {
 
   // What the hot path touches, on one line.
   LaunchFn launch = nullptr;
-  NicheKernelFn entries[kPhasesMax] = {};  // CPU kernels: one a phase
   int32_t phase_count = 0;
   int32_t pack_slot = kNoPackSlot;  // index into a binding's packed buffers; kNoPackSlot: wants none
   uint32_t workspace_units = 0;     // 64-byte units of workspace a call needs
   KernelKind kind = KernelKind::kFallback;
   int16_t fallback_form = 0;   // kFallback: which form of `op`
   const OpSpec* op = nullptr;  // kFallback: who runs it
+
+  BoundPhase phases[kPhasesMax];  // CPU kernels
 
   // Identity and description.
   uint64_t id = 0;  // unique in this process, never reused

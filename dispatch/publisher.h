@@ -49,8 +49,10 @@ struct PublisherStats {
 
 class Publisher {
  public:
-  // `domain` must hold the Snapshot of first_snapshot(). `log` and `clock` outlive the Publisher.
-  Publisher(EpochDomain* domain, const Clock* clock, const PublisherLimits& limits);
+  using Resolve = std::function<std::shared_ptr<const Definition>(uint32_t definition)>;
+  // `domain` must hold first_snapshot(). `domain` and `clock` outlive the Publisher. `resolve` gives the
+  // Definition of a number, or null; called under the lock.
+  Publisher(EpochDomain* domain, const Clock* clock, const PublisherLimits& limits, Resolve resolve);
   // Requires: no reader is inside the domain, or ever will be.
   ~Publisher();
   Publisher(const Publisher&) = delete;

@@ -22,6 +22,11 @@ namespace niche::dispatch {
 
 class Dispatcher;
 class ThreadState;
+struct Snapshot;
+struct RealPlatform;
+template <typename P, typename T>
+class BasicEpochDomain;
+using EpochDomain = BasicEpochDomain<RealPlatform, Snapshot>;
 
 // Is the stream that this request launches into under graph capture? Unknown counts as captured: only
 // capturable kernels serve, nothing is timed or shadowed.
@@ -44,10 +49,11 @@ class RequestScope {
   uint64_t table_version() const;
 
  private:
-  ThreadState* thread_;
+  const EpochDomain* domain_;
+  ThreadState* thread_;  // null: detached
+  uint64_t outer_ = 0;
   RequestInfo saved_info_;
-  uint64_t saved_stamp_ = 0;
-  const void* saved_pinned_ = nullptr;
+  const Snapshot* saved_pinned_ = nullptr;
 };
 
 }  // namespace niche::dispatch

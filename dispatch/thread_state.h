@@ -12,7 +12,7 @@
 // (some 20 µs). Reclamation: a thread's last destructors give its states back; the registry lives as long as
 // its dispatcher or any
 //   thread that still holds a state. In a child of fork() the parent's dispatchers hand out no states at all.
-// Cost: 1 ns to find; about 200 KiB a thread, plus 24 KiB for each 1,024 routes.
+// Cost: 1 ns to find; about 200 KiB a thread, plus 48 KiB for each 1,024 routes.
 // Why not simpler: a plain thread_local member of each dispatcher does not exist in C++; a map look-up costs
 // 10 ns a call.
 #pragma once
@@ -39,7 +39,7 @@ inline constexpr uint32_t kRoutesMax = kChunkRoutes * kChunksMax;
 
 // Per-route counters of one thread: one dense row a rung, so that routes served alike share lines.
 struct CounterChunk {
-  OwnCounter<uint32_t> by_rung[kRungCount][kChunkRoutes];
+  OwnCounter<uint64_t> by_rung[kRungCount][kChunkRoutes];
 };
 
 class ThreadState {
@@ -58,7 +58,6 @@ class ThreadState {
   std::atomic<uint32_t> workspace_units{0};
   uint64_t random = 0;  // xorshift state: assignment without a request id, sampling intervals
   RequestInfo request;  // of the open RequestScope; id 0: none
-  bool scoped = false;
 
   alignas(64) SiteEntry sites[kSites];
   alignas(64) std::atomic<CounterChunk*> chunks[kChunksMax] = {};
@@ -73,7 +72,7 @@ class ThreadState {
   SpscRing<EventRecord, kEvents> misses;
   SpscRing<EventRecord, kEvents> timings;
 
-  OwnCounter<uint32_t>& count(uint32_t route_index, Rung rung) {
+  OwnCounter<uint64_t>& count(uint32_t route_index, Rung rung) {
     // relaxed: the chunk was stored before the table that names the route was published (invariant 3).
     CounterChunk* c = chunks[route_index / kChunkRoutes].load(std::memory_order_relaxed);
     return c->by_rung[static_cast<int>(rung)][route_index % kChunkRoutes];

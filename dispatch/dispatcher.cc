@@ -1,0 +1,458 @@
+#include "dispatch/dispatcher.h"
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "dispatch/devices/cpu/cycle_clock.h"
+#include "dispatch/route_index_pool.h"
+
+namespace niche::dispatch {
+namespace {
+
+uint64_t next_dispatcher_number() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+constexpr int32_t kIntervalMax = 1 << 16;  // a changed rate acts within so many calls
+
+// Uniform in [1, 2n - 1], mean n: a fixed stride would lock on to a model's layers.
+int32_t jittered(ThreadState* t, uint32_t every) {
+  if (every == 0) return kIntervalMax;
+  const uint64_t n = std::min<uint64_t>(every, kIntervalMax / 2);
+  return static_cast<int32_t>(1 + (t->next_random() >> 33) % (2 * n - 1));
+}
+
+}  // namespace
+
+struct Dispatcher::Cold {
+  struct Defined {
+    std::shared_ptr<const Definition> definition;
+    std::shared_ptr<const OpSpec> op;
+    std::vector<std::shared_ptr<const Kernel>> fallbacks;  // by form; null where a form does not apply
+  };
+  mutable std::mutex mutex;
+  std::vector<Defined> definitions{{}};  // number 0 is nobody's
+  std::unordered_map<std::string, uint32_t> by_name;
+  std::unordered_map<uint32_t, RouteCounts>
+      baselines;  // by Route index: what earlier Routes had counted there
+  std::atomic<uint32_t> sites{0};
+
+  std::atomic<uint32_t> time_every, shadow_every, challenger_shadow_every, region_shadow_every, request_every;
+  // Calls of threads without a state: rare, so shared.
+  std::atomic<uint64_t> detached[kFallbackReasonCount] = {};
+};
+
+Result<std::shared_ptr<Dispatcher>> Dispatcher::make(const DispatcherOptions& o) {
+  if (o.clock == nullptr) return invalid("dispatcher: no clock");
+  if (o.routes_max < 2 || o.routes_max > kRoutesMax)
+    return invalid("dispatcher: routes_max " + std::to_string(o.routes_max) + " outside [2, " +
+                   std::to_string(kRoutesMax) + "]");
+  if (o.threads_max < 1) return invalid("dispatcher: threads_max 0");
+  if (o.definitions_max < 1 || o.definitions_max > ProblemKey::kDefinitionMax)
+    return invalid("dispatcher: definitions_max " + std::to_string(o.definitions_max) + " outside [1, 2^24)");
+  return std::shared_ptr<Dispatcher>(new Dispatcher(o));
+}
+
+Dispatcher::Dispatcher(const DispatcherOptions& o)
+    : domain_(Publisher::first_snapshot(), o.asymmetric_fence && RealPlatform::asymmetric_available()),
+      number_(next_dispatcher_number()),
+      options_(o),
+      registry_(std::make_shared<ThreadRegistry>(number_, &domain_, o.threads_max)),
+      routes_(std::make_shared<RouteIndexPool>(o.routes_max,
+                                               [r = registry_](uint32_t n) { return r->ensure_chunks(n); })),
+      cold_(std::make_unique<Cold>()) {
+  (void)registry_->ensure_chunks(1);  // for kNoRoute
+  publisher_ = std::make_unique<Publisher>(&domain_, o.clock, o.publisher,
+                                           [this](uint32_t d) { return definition(d); });
+  set_sampling(o.sampling);
+}
+
+Dispatcher::~Dispatcher() {
+  if (registry_->forked()) {
+    // A thread that does not exist here may have held any of these locks: the child leaves them alone.
+    (void)publisher_.release();
+    return;
+  }
+  registry_->close();
+  routes_->close();
+}
+
+Result<uint32_t> Dispatcher::define(std::shared_ptr<const OpSpec> op,
+                                    std::shared_ptr<const Definition> definition) {
+  if (op == nullptr || definition == nullptr) return invalid("define: no operator or no definition");
+  if (op->schema()->op != definition->schema().op)
+    return invalid("define: " + definition->name() + " is not a definition of operator " + op->schema()->op);
+  std::lock_guard lock(cold_->mutex);
+  const auto it = cold_->by_name.find(definition->name());
+  if (it != cold_->by_name.end()) return it->second;
+  if (cold_->definitions.size() > options_.definitions_max)
+    return busy("define: definitions_max " + std::to_string(options_.definitions_max) + " reached");
+  Cold::Defined d{definition, op, {}};
+  for (int form = 0; form < op->fallback_count(); ++form)
+    d.fallbacks.push_back(form == 0 || op->fallback_applies(form, *definition)
+                              ? make_fallback_kernel(op, definition, form)
+                              : nullptr);
+  const auto number = static_cast<uint32_t>(cold_->definitions.size());
+  cold_->definitions.push_back(std::move(d));
+  cold_->by_name.emplace(definition->name(), number);
+  return number;
+}
+
+std::shared_ptr<const Kernel> Dispatcher::fallback(uint32_t definition, int form) const {
+  std::lock_guard lock(cold_->mutex);
+  if (definition >= cold_->definitions.size()) return nullptr;
+  const auto& f = cold_->definitions[definition].fallbacks;
+  return form >= 0 && static_cast<size_t>(form) < f.size() ? f[static_cast<size_t>(form)] : nullptr;
+}
+
+std::shared_ptr<const Definition> Dispatcher::definition(uint32_t definition) const {
+  std::lock_guard lock(cold_->mutex);
+  return definition < cold_->definitions.size() ? cold_->definitions[definition].definition : nullptr;
+}
+
+CallSite Dispatcher::call_site(uint32_t definition, const SiteOptions& o) {
+  CallSite s;
+  s.prefix_ = {definition, o.tenant, o.device, o.threads, o.constraints};
+  s.packed_ = PackedPrefix(s.prefix_);
+  s.fallback_ = fallback(definition, o.fallback_form);
+  if (s.fallback_ == nullptr) s.fallback_ = fallback(definition, 0);
+  s.number_ = cold_->sites.fetch_add(1, std::memory_order_relaxed);
+  return s;
+}
+
+Result<std::shared_ptr<Route>> Dispatcher::make_route(Route::Spec spec) {
+  auto route = Route::make(routes_, std::move(spec));
+  if (!route) return route;
+  const RouteCounts zero = counts(**route);  // what stands there is its predecessors'
+  std::lock_guard lock(cold_->mutex);
+  RouteCounts& base = cold_->baselines[(*route)->index()];
+  for (int i = 0; i < kRungCount; ++i) base.by_rung[i] += zero.by_rung[i];
+  return route;
+}
+
+Status Dispatcher::reserve_workspace(int64_t bytes) {
+  if (bytes < 0 || bytes > int64_t{64} * UINT32_MAX)
+    return invalid("workspace: " + std::to_string(bytes) + " bytes");
+  std::vector<std::shared_ptr<void>> old;
+  const Status s = registry_->ensure_workspace(bytes, &old);
+  for (auto& block : old) publisher_->retire(std::move(block), 0);
+  return s;
+}
+
+void Dispatcher::set_sampling(const SamplingRates& r) {
+  cold_->time_every.store(r.time_every, std::memory_order_relaxed);
+  cold_->shadow_every.store(r.shadow_every, std::memory_order_relaxed);
+  cold_->challenger_shadow_every.store(r.challenger_shadow_every, std::memory_order_relaxed);
+  cold_->region_shadow_every.store(r.region_shadow_every, std::memory_order_relaxed);
+  cold_->request_every.store(r.request_every, std::memory_order_relaxed);
+}
+
+SamplingRates Dispatcher::sampling() const {
+  SamplingRates r;
+  r.time_every = cold_->time_every.load(std::memory_order_relaxed);
+  r.shadow_every = cold_->shadow_every.load(std::memory_order_relaxed);
+  r.challenger_shadow_every = cold_->challenger_shadow_every.load(std::memory_order_relaxed);
+  r.region_shadow_every = cold_->region_shadow_every.load(std::memory_order_relaxed);
+  r.request_every = cold_->request_every.load(std::memory_order_relaxed);
+  return r;
+}
+
+size_t Dispatcher::drain(const std::function<void(const EventRecord&)>& f) {
+  std::vector<EventRecord> batch;  // handed on outside the registry's lock
+  registry_->for_each([&](ThreadState& t) {
+    EventRecord e;
+    for (uint32_t i = 0; i < ThreadState::kEvents && t.misses.pop(e); ++i) batch.push_back(e);
+    for (uint32_t i = 0; i < ThreadState::kEvents && t.timings.pop(e); ++i) batch.push_back(e);
+  });
+  for (const EventRecord& e : batch) f(e);
+  return batch.size();
+}
+
+CounterTotals Dispatcher::totals() const {
+  CounterTotals sum;
+  registry_->for_each([&](ThreadState& t) {
+    for (const auto& chunk : t.chunks) {
+      const CounterChunk* c = chunk.load(std::memory_order_acquire);  // acquire: pairs with ensure_chunks
+      if (c == nullptr) break;
+      for (int r = 0; r < kRungCount; ++r)
+        for (const auto& n : c->by_rung[r]) sum.by_rung[r] += n.get();
+    }
+    for (int i = 0; i < kFallbackReasonCount; ++i) sum.by_reason[i] += t.by_reason[i].get();
+    sum.events_dropped += t.misses.dropped() + t.timings.dropped();
+    sum.requests_opened += t.requests_opened.get();
+    sum.requests_closed += t.requests_closed.get();
+  });
+  for (int i = 0; i < kFallbackReasonCount; ++i) {
+    const uint64_t n = cold_->detached[i].load(std::memory_order_relaxed);
+    sum.by_reason[i] += n;
+    sum.by_rung[static_cast<int>(Rung::kFallback)] += n;
+  }
+  sum.threads_attached = registry_->attached();
+  return sum;
+}
+
+RouteCounts Dispatcher::counts(const Route& route) const {
+  RouteCounts sum;
+  const uint32_t i = route.index();
+  registry_->for_each([&](ThreadState& t) {
+    const CounterChunk* c = t.chunks[i / kChunkRoutes].load(std::memory_order_acquire);  // acquire: as above
+    if (c == nullptr) return;
+    for (int r = 0; r < kRungCount; ++r) sum.by_rung[r] += c->by_rung[r][i % kChunkRoutes].get();
+  });
+  std::lock_guard lock(cold_->mutex);
+  const auto base = cold_->baselines.find(i);
+  if (base != cold_->baselines.end())
+    for (int r = 0; r < kRungCount; ++r) sum.by_rung[r] -= base->second.by_rung[r];
+  return sum;
+}
+
+uint64_t Dispatcher::requests_in_flight() const {
+  uint64_t opened = 0, closed = 0;
+  registry_->for_each([&](ThreadState& t) {
+    closed += t.requests_closed.get();
+    opened += t.requests_opened.get();
+  });
+  return opened > closed ? opened - closed : 0;
+}
+
+// ---- the slower paths of a call ----
+
+Decision Dispatcher::Call::fall_back(const CallSite& site, FallbackReason reason) {
+  if (thread_ == nullptr) {
+    const FallbackReason why = detached_ != FallbackReason::kNone ? detached_ : reason;
+    dispatcher_.cold_->detached[static_cast<int>(why)].fetch_add(1, std::memory_order_relaxed);
+    return {&site.fallback(), nullptr, nullptr, Rung::kFallback, why, false};
+  }
+  thread_->count(kNoRoute, Rung::kFallback).add();
+  thread_->by_reason[static_cast<int>(reason)].add();
+  Decision d{&site.fallback(), nullptr, nullptr, Rung::kFallback, reason, false};
+  if (--thread_->countdown <= 0) sample(&d);
+  return d;
+}
+
+Decision Dispatcher::Call::fall_back(const CallSite& site, const Decision& was, FallbackReason reason) {
+  if (thread_ == nullptr || was.rung == Rung::kFallback) return was;
+  const uint32_t index = was.route != nullptr ? was.route->index() : kNoRoute;
+  thread_->count(index, was.rung).add(static_cast<uint64_t>(-1));
+  thread_->count(index, Rung::kFallback).add();
+  thread_->by_reason[static_cast<int>(reason)].add();
+  const Kernel* k = was.route != nullptr ? was.route->fallback().get() : &site.fallback();
+  return {k, nullptr, was.route, Rung::kFallback, reason, was.time};
+}
+
+void Dispatcher::Call::record_time(const Decision& d, const ProblemKey& key, const int64_t* axes,
+                                   uint64_t ticks) {
+  if (thread_ == nullptr) return;
+  EventRecord* e = thread_->timings.begin_push();
+  if (e == nullptr) return;
+  e->key = key;
+  std::copy(axes, axes + kMaxVarAxes, e->axes);
+  e->kernel_id = d.kernel->id;
+  e->ticks = ticks;
+  e->request_id = thread_->request.id;
+  e->route = d.route != nullptr ? d.route->index() : kNoRoute;
+  e->kind = EventRecord::Kind::kTiming;
+  e->rung = d.rung;
+  e->reason = d.reason;
+  thread_->timings.commit();
+}
+
+void Dispatcher::Call::sample(Decision* d) {
+  ThreadState* t = thread_;
+  const Cold& cold = *dispatcher_.cold_;
+  t->time_left -= t->interval;
+  t->shadow_left -= t->interval;
+  const bool quiet = t->request.capture != CaptureState::kNone;  // nothing is timed or shadowed under capture
+  if (t->time_left <= 0) {
+    const uint32_t every = cold.time_every.load(std::memory_order_relaxed);
+    d->time = every != 0 && !quiet;
+    t->time_left = jittered(t, every);
+  }
+  if (t->shadow_left <= 0) {
+    const uint32_t every = cold.shadow_every.load(std::memory_order_relaxed);
+    if (every != 0 && !quiet && d->shadow == nullptr && d->route != nullptr && !d->kernel->is_fallback())
+      d->shadow = d->route->fallback().get();
+    t->shadow_left = jittered(t, every);
+  }
+  t->interval = std::min({t->time_left, t->shadow_left, kIntervalMax});
+  t->countdown = t->interval;
+}
+
+// Who answers on this route, by its state. Counts nothing: a region may still be refused.
+Decision Dispatcher::Call::choose(const Route& route, const ProblemKey& key, const int64_t* axes,
+                                  bool region) {
+  ThreadState* t = thread_;
+  const uint32_t workspace = t->workspace_units.load(std::memory_order_relaxed);
+  Decision d{route.fallback().get(), nullptr, &route, Rung::kFallback, FallbackReason::kNoKernel, false};
+  // Null where it may not run; exact entries were checked when they were published.
+  const auto usable = [&](const Kernel* k) -> const Kernel* {
+    if (k == nullptr) return nullptr;
+    FallbackReason r = region ? k->refuses(key.constraints(), key.layout(), axes) : FallbackReason::kNone;
+    if (r == FallbackReason::kNone && k->workspace_units > workspace) r = FallbackReason::kNoWorkspace;
+    if (r == FallbackReason::kNone) return k;
+    d.reason = r;
+    return nullptr;
+  };
+  const auto every_nth = [&](uint32_t every) {
+    return every != 0 && t->request.capture == CaptureState::kNone && (t->next_random() >> 32) % every == 0;
+  };
+  const RolloutWord word = route.word();
+  const Cold& cold = *dispatcher_.cold_;
+  if (word.state() == RolloutState::kFallbackOnly) return d;
+  if (word.state() == RolloutState::kQuarantined) {
+    d.reason = FallbackReason::kRolledBack;
+    return d;
+  }
+  if (word.state() == RolloutState::kCanary) {
+    const uint64_t hash = t->request.id != 0 ? mix64(t->request.id ^ route.salt()) : t->next_random();
+    const RolloutWord::Arm arm = word.arm(hash);
+    if (arm == RolloutWord::Arm::kChallenger) {
+      if (const Kernel* k = usable(route.challenger().get())) {
+        d.kernel = k;
+        d.rung = Rung::kCanary;
+        d.reason = FallbackReason::kNone;
+        return d;
+      }
+    }
+    if (arm == RolloutWord::Arm::kControl) d.rung = Rung::kControl;
+  }
+  if (route.incumbent() == nullptr && word.state() == RolloutState::kRolledBack)
+    d.reason = FallbackReason::kRolledBack;
+  if (const Kernel* k = usable(route.incumbent().get())) {
+    d.kernel = k;
+    d.reason = FallbackReason::kNone;
+    if (d.rung == Rung::kFallback) d.rung = region ? Rung::kRegion : Rung::kExact;
+    if (region && every_nth(cold.region_shadow_every.load(std::memory_order_relaxed)))
+      d.shadow = route.fallback().get();
+  }
+  if (word.state() == RolloutState::kShadow &&
+      every_nth(cold.challenger_shadow_every.load(std::memory_order_relaxed))) {
+    const FallbackReason keep = d.reason;
+    d.shadow = usable(route.challenger().get());
+    d.reason = keep;
+  }
+  return d;
+}
+
+Decision Dispatcher::Call::counted(Decision d) {
+  thread_->count(d.route != nullptr ? d.route->index() : kNoRoute, d.rung).add();
+  if (d.rung == Rung::kFallback) thread_->by_reason[static_cast<int>(d.reason)].add();
+  if (--thread_->countdown <= 0) sample(&d);
+  return d;
+}
+
+Decision Dispatcher::Call::decide_slowly(const CallSite& site, const ProblemKey& key, const int64_t* axes,
+                                         const TableSlot* slot) {
+  if (key.wide()) {
+    WideProblem p{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
+    p.prefix.constraints = key.constraints();
+    if (!(slot->wide->problem == p))
+      return decide_miss(site, key, axes);  // another problem with the same hash
+  }
+  return counted(choose(*slot->route, key, axes, false));
+}
+
+Decision Dispatcher::Call::decide_miss(const CallSite& site, const ProblemKey& key, const int64_t* axes) {
+  static constexpr FallbackReason kModeReasons[] = {FallbackReason::kMiss, FallbackReason::kDisabled,
+                                                    FallbackReason::kShutdown, FallbackReason::kProbation};
+  Decision d{&site.fallback(),
+             nullptr,
+             nullptr,
+             Rung::kFallback,
+             kModeReasons[static_cast<int>(snapshot_->mode)],
+             false};
+  if (snapshot_->mode != SnapshotMode::kServing) return counted(d);
+  if (snapshot_->forced != nullptr && site.definition() < snapshot_->forced->size()) {
+    if (const Kernel* k = (*snapshot_->forced)[site.definition()])
+      return counted(forced(site, *k, key, axes));
+  }
+  const auto* regions = key.wide() ? nullptr : snapshot_->niches->of(site.definition());
+  if (regions != nullptr) {
+    for (const NicheIndex::Region& r : *regions) {
+      if (r.context != key.context() || !r.contains(axes)) continue;
+      d = choose(*r.route, key, axes, true);
+      // Refused for what this call is: another region may have a kernel that can.
+      const bool refused = d.rung == Rung::kFallback && d.reason != FallbackReason::kNoKernel &&
+                           d.reason != FallbackReason::kRolledBack;
+      if (!refused) break;
+    }
+  }
+  if (EventRecord* e = thread_->misses.begin_push()) {
+    e->key = key;
+    std::copy(axes, axes + kMaxVarAxes, e->axes);
+    e->kernel_id = d.kernel->id;
+    e->ticks = 0;
+    e->request_id = thread_->request.id;
+    e->route = d.route != nullptr ? d.route->index() : kNoRoute;
+    e->kind = EventRecord::Kind::kMiss;
+    e->rung = d.rung;
+    e->reason = d.reason;
+    thread_->misses.commit();
+  }
+  return counted(d);
+}
+
+Decision Dispatcher::Call::forced(const CallSite& site, const Kernel& k, const ProblemKey& key,
+                                  const int64_t* axes) {
+  Decision d{&k, nullptr, nullptr, Rung::kForced, FallbackReason::kNone, false};
+  FallbackReason r = k.refuses(key.constraints(), key.layout(), axes);
+  if (r == FallbackReason::kNone &&
+      k.workspace_units > thread_->workspace_units.load(std::memory_order_relaxed))
+    r = FallbackReason::kNoWorkspace;
+  if (r != FallbackReason::kNone) {
+    d = {&site.fallback(), nullptr, nullptr, Rung::kFallback, r, false};
+  } else if (k.is_fallback()) {
+    d.rung = Rung::kFallback;
+    d.reason = FallbackReason::kForced;
+  }
+  return d;
+}
+
+// ---- RequestScope ----
+
+RequestScope::RequestScope(Dispatcher& d, const RequestInfo& info) : domain_(&d.domain_) {
+  FallbackReason why = FallbackReason::kNone;
+  thread_ = d.thread(&why);
+  if (thread_ == nullptr) return;
+  outer_ = domain_->enter(thread_->epoch);
+  saved_info_ = thread_->request;
+  saved_pinned_ = thread_->pinned;
+  if (saved_pinned_ == nullptr) {
+    thread_->pinned = domain_->current();
+    thread_->requests_opened.add();
+    if (thread_->request_countdown-- == 0) {
+      const uint32_t every = d.cold_->request_every.load(std::memory_order_relaxed);
+      thread_->request_countdown = static_cast<uint32_t>(jittered(thread_, every));
+      if (every != 0) thread_->request_start_ticks = cycles();
+    }
+  }
+  thread_->request = info;
+}
+
+RequestScope::~RequestScope() {
+  if (thread_ == nullptr) return;
+  if (saved_pinned_ == nullptr) {
+    thread_->requests_closed.add();
+    if (thread_->request_start_ticks != 0) {
+      if (EventRecord* e = thread_->timings.begin_push()) {
+        *e = EventRecord{};
+        e->kind = EventRecord::Kind::kRequest;
+        e->request_id = thread_->request.id;
+        e->ticks = cycles() - thread_->request_start_ticks;
+        thread_->timings.commit();
+      }
+      thread_->request_start_ticks = 0;
+    }
+  }
+  thread_->request = saved_info_;
+  thread_->pinned = saved_pinned_;
+  domain_->leave(thread_->epoch, outer_);
+}
+
+uint64_t RequestScope::table_version() const { return thread_ != nullptr ? thread_->pinned->version : 0; }
+
+}  // namespace niche::dispatch

@@ -1,0 +1,175 @@
+#include "dispatch/thread_state.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <new>
+
+#include "dispatch/base/hash.h"
+
+namespace niche::dispatch {
+
+constinit thread_local ThreadFastPath thread_fast_path;
+
+namespace {
+
+constinit thread_local bool thread_exiting = false;
+std::atomic<uint64_t> fork_count{0};
+
+// In the child the calling thread is the only one, and it finds its states no more: its next call takes the
+// slow way, which says kForked for every dispatcher of the parent. Costs the hot path nothing.
+void after_fork_in_child() {
+  fork_count.fetch_add(1, std::memory_order_relaxed);
+  thread_fast_path = {};
+}
+
+void install_fork_handler() {
+  static const int installed = pthread_atfork(nullptr, nullptr, &after_fork_in_child);
+  (void)installed;
+}
+
+constexpr std::align_val_t kLine{64};
+char* new_workspace(int64_t bytes) {
+  return static_cast<char*>(::operator new(static_cast<size_t>(bytes), kLine, std::nothrow));
+}
+void delete_workspace(void* p) { ::operator delete(p, kLine); }
+
+}  // namespace
+
+// What a thread holds, over all dispatchers. Its destructor runs at thread exit.
+struct ThreadRecords {
+  struct Record {
+    uint64_t dispatcher;
+    std::shared_ptr<ThreadRegistry> registry;
+    ThreadState* state;
+  };
+  std::vector<Record> records;
+
+  ~ThreadRecords() {
+    thread_exiting = true;
+    thread_fast_path = {};
+    for (Record& r : records) r.registry->release(r.state);
+  }
+  static ThreadRecords& mine() {
+    thread_local ThreadRecords r;
+    return r;
+  }
+};
+
+ThreadRegistry::ThreadRegistry(uint64_t dispatcher, EpochDomain* domain, uint32_t threads_max)
+    : dispatcher_(dispatcher), generation_(fork_generation()), threads_max_(threads_max), domain_(domain) {
+  install_fork_handler();
+}
+
+ThreadRegistry::~ThreadRegistry() {
+  for (const auto& s : states_) {
+    for (auto& c : s->chunks) delete c.load(std::memory_order_relaxed);
+    delete_workspace(s->workspace.load(std::memory_order_relaxed));
+  }
+}
+
+uint64_t ThreadRegistry::fork_generation() { return fork_count.load(std::memory_order_relaxed); }
+
+ThreadState* ThreadRegistry::attach(FallbackReason* why) {
+  if (forked()) {  // before any lock: another thread may have held it at the fork
+    *why = FallbackReason::kForked;
+    return nullptr;
+  }
+  if (thread_exiting) {
+    *why = FallbackReason::kThreadExiting;
+    return nullptr;
+  }
+  auto& records = ThreadRecords::mine().records;
+  for (const auto& r : records) {
+    if (r.dispatcher == dispatcher_) {
+      thread_fast_path = {dispatcher_, r.state};
+      return r.state;
+    }
+  }
+  // States of dispatchers that are gone: nobody else needs them.
+  std::erase_if(records, [](const ThreadRecords::Record& r) {
+    std::lock_guard<std::mutex> lock(r.registry->mutex_);
+    return r.registry->domain_ == nullptr;
+  });
+  std::lock_guard<std::mutex> lock(mutex_);
+  ThreadState* state = nullptr;
+  if (!free_.empty()) {
+    state = free_.back();
+    free_.pop_back();
+  } else {
+    if (states_.size() >= threads_max_ || domain_ == nullptr) {
+      *why = FallbackReason::kThreadLimit;
+      return nullptr;
+    }
+    auto made = std::make_unique<ThreadState>();
+    state = made.get();
+    state->random = mix64(dispatcher_ * 0x9e3779b97f4a7c15ULL + states_.size() + 1) | 1;
+    for (uint32_t i = 0; i < chunks_; ++i)
+      state->chunks[i].store(new CounterChunk, std::memory_order_relaxed);
+    if (workspace_bytes_ > 0) {
+      state->workspace.store(new_workspace(workspace_bytes_), std::memory_order_relaxed);
+      if (state->workspace.load(std::memory_order_relaxed) != nullptr)
+        state->workspace_units.store(static_cast<uint32_t>(workspace_bytes_ / 64), std::memory_order_relaxed);
+    }
+    domain_->attach(&state->epoch);
+    states_.push_back(std::move(made));
+  }
+  records.push_back({dispatcher_, shared_from_this(), state});
+  thread_fast_path = {dispatcher_, state};
+  return state;
+}
+
+void ThreadRegistry::release(ThreadState* state) {
+  if (forked()) return;  // the child's copy; the mutex may be held by a thread that does not exist here
+  std::lock_guard<std::mutex> lock(mutex_);
+  // The next owner starts afresh, but for counters, rings and the random state.
+  for (auto& s : state->sites) s = {};
+  state->pinned = nullptr;
+  state->request = {};
+  free_.push_back(state);
+}
+
+Status ThreadRegistry::ensure_chunks(uint32_t routes) {
+  const uint32_t want = (routes + kChunkRoutes - 1) / kChunkRoutes;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (; chunks_ < want; ++chunks_) {
+    for (const auto& s : states_) {
+      if (s->chunks[chunks_].load(std::memory_order_relaxed) != nullptr) continue;
+      auto* c = new (std::nothrow) CounterChunk;
+      if (c == nullptr) return busy("routes: no memory for counters of route " + std::to_string(routes));
+      // release: pairs, through the publication that follows, with the owner's load in count().
+      s->chunks[chunks_].store(c, std::memory_order_release);
+    }
+  }
+  return {};
+}
+
+Status ThreadRegistry::ensure_workspace(int64_t bytes, std::vector<std::shared_ptr<void>>* retired) {
+  const int64_t rounded = (bytes + 63) / 64 * 64;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (rounded <= workspace_bytes_) return {};
+  for (const auto& s : states_) {
+    char* block = new_workspace(rounded);
+    if (block == nullptr)
+      return busy("workspace: no memory for " + std::to_string(rounded) + " bytes a thread");
+    char* old = s->workspace.load(std::memory_order_relaxed);
+    // release, block before units: pairs with lend_workspace(), which reads units before block.
+    s->workspace.store(block, std::memory_order_release);
+    s->workspace_units.store(static_cast<uint32_t>(rounded / 64), std::memory_order_release);
+    if (old != nullptr) retired->push_back(std::shared_ptr<void>(old, &delete_workspace));
+  }
+  workspace_bytes_ = rounded;
+  return {};
+}
+
+void ThreadRegistry::close() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  domain_ = nullptr;
+}
+
+uint32_t ThreadRegistry::attached() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<uint32_t>(states_.size() - free_.size());
+}
+
+}  // namespace niche::dispatch
