@@ -27,8 +27,8 @@ class EvolutionaryPolicy final : public Policy {
     const std::vector<int> population = tree.elites(kPopulation);
     for (int tries = 0; !population.empty() && !batch.full() && tries < 16 * count; ++tries) {
       const int a = pick(population), b = pick(population);
-      const Candidate* child = &tree.node(a).candidate;
-      std::optional<Candidate> crossed, mutated;
+      const FamilyPoint* child = &tree.node(a).candidate;
+      std::optional<FamilyPoint> crossed, mutated;
       if (a != b && rng_.chance(kCross) && (crossed = moves_.cross(*child, tree.node(b).candidate)))
         child = &*crossed;
       if ((!crossed || rng_.chance(kMutate)) && (mutated = moves_.mutate(*child))) child = &*mutated;

@@ -47,7 +47,7 @@ class GreedyPolicy final : public Policy {
 
  private:
   void refill(const Tree& tree) {
-    for (Candidate& c : moves_.neighbours(tree.node(here_).candidate))
+    for (FamilyPoint& c : moves_.neighbours(tree.node(here_).candidate))
       if (!tree.contains(c)) queue_.push_back(std::move(c));
     rng_.shuffle(queue_);
   }
@@ -65,7 +65,7 @@ class GreedyPolicy final : public Policy {
   Opening opening_;
   int here_ = kNoNode;
   int idle_ = 0;  // evaluations since the last new best
-  std::vector<Candidate> queue_;
+  std::vector<FamilyPoint> queue_;
 };
 
 }  // namespace

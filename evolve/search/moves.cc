@@ -22,7 +22,7 @@ Point point_at(const std::vector<Param>& params, int64_t index) {
 
 }  // namespace
 
-std::optional<Candidate> Moves::draw() {
+std::optional<FamilyPoint> Moves::draw() {
   double total = 0;
   for (int f = 0; f < space_.family_count(); ++f) total += static_cast<double>(space_.grid_size(f));
   for (int attempt = 0; attempt < 4; ++attempt) {
@@ -35,10 +35,10 @@ std::optional<Candidate> Moves::draw() {
   return std::nullopt;
 }
 
-std::optional<Candidate> Moves::draw(int family) {
+std::optional<FamilyPoint> Moves::draw(int family) {
   const auto& params = space_.params(family);
   for (int attempt = 0; attempt < kDrawTries; ++attempt) {
-    Candidate c{family, Point(params.size(), 0)};
+    FamilyPoint c{family, Point(params.size(), 0)};
     for (size_t i = 0; i < params.size(); ++i)
       c.point[i] = static_cast<int>(rng_.below(params[i].values.size()));
     if (space_.valid(c)) return c;
@@ -46,26 +46,26 @@ std::optional<Candidate> Moves::draw(int family) {
   return std::nullopt;
 }
 
-std::optional<Candidate> Moves::mutate_parameter(const Candidate& from, int parameter) {
+std::optional<FamilyPoint> Moves::mutate_parameter(const FamilyPoint& from, int parameter) {
   const auto i = static_cast<size_t>(parameter);
   const size_t n = space_.params(from.family)[i].values.size();
   if (n < 2) return std::nullopt;
   for (int attempt = 0; attempt < 8; ++attempt) {
-    Candidate c = from;
+    FamilyPoint c = from;
     c.point[i] = static_cast<int>((static_cast<size_t>(from.point[i]) + 1 + rng_.below(n - 1)) % n);
     if (space_.valid(c)) return c;
   }
   return std::nullopt;
 }
 
-std::optional<Candidate> Moves::mutate(const Candidate& from, bool adjacent) {
+std::optional<FamilyPoint> Moves::mutate(const FamilyPoint& from, bool adjacent) {
   const auto& params = space_.params(from.family);
   if (params.empty()) return std::nullopt;
   for (int attempt = 0; attempt < kTries; ++attempt) {
     const size_t i = rng_.below(params.size());
     const auto n = static_cast<int>(params[i].values.size());
     if (n < 2) continue;
-    Candidate c = from;
+    FamilyPoint c = from;
     if (adjacent) {
       c.point[i] += rng_.chance(0.5) ? 1 : -1;
       if (c.point[i] < 0 || c.point[i] >= n) continue;
@@ -77,10 +77,10 @@ std::optional<Candidate> Moves::mutate(const Candidate& from, bool adjacent) {
   return std::nullopt;
 }
 
-std::optional<Candidate> Moves::perturb(const Candidate& from, double share) {
+std::optional<FamilyPoint> Moves::perturb(const FamilyPoint& from, double share) {
   const auto& params = space_.params(from.family);
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    Candidate c = from;
+    FamilyPoint c = from;
     for (size_t i = 0; i < params.size(); ++i)
       if (rng_.chance(share)) c.point[i] = static_cast<int>(rng_.below(params[i].values.size()));
     if (c != from && space_.valid(c)) return c;
@@ -88,11 +88,11 @@ std::optional<Candidate> Moves::perturb(const Candidate& from, double share) {
   return mutate(from);
 }
 
-std::optional<Candidate> Moves::cross(const Candidate& a, const Candidate& b) {
+std::optional<FamilyPoint> Moves::cross(const FamilyPoint& a, const FamilyPoint& b) {
   const auto& pa = space_.params(a.family);
   const auto& pb = space_.params(b.family);
   for (int attempt = 0; attempt < kTries / 4; ++attempt) {
-    Candidate c = a;
+    FamilyPoint c = a;
     for (size_t i = 0; i < pa.size(); ++i) {
       if (rng_.chance(0.5)) continue;
       if (a.family == b.family) {
@@ -111,40 +111,40 @@ std::optional<Candidate> Moves::cross(const Candidate& a, const Candidate& b) {
   return std::nullopt;
 }
 
-std::vector<Candidate> Moves::neighbours(const Candidate& from) const {
-  std::vector<Candidate> out;
+std::vector<FamilyPoint> Moves::neighbours(const FamilyPoint& from) const {
+  std::vector<FamilyPoint> out;
   const auto& params = space_.params(from.family);
   for (size_t i = 0; i < params.size(); ++i)
     for (int v = 0; v < static_cast<int>(params[i].values.size()); ++v) {
       if (v == from.point[i]) continue;
-      Candidate c = from;
+      FamilyPoint c = from;
       c.point[i] = v;
       if (space_.valid(c)) out.push_back(std::move(c));
     }
   return out;
 }
 
-std::vector<Candidate> Moves::seeds() const {
+std::vector<FamilyPoint> Moves::seeds() const {
   std::vector<std::vector<Point>> by_family;
   size_t longest = 0;
   for (int f = 0; f < space_.family_count(); ++f) {
     by_family.push_back(space_.seeds(f));
     longest = std::max(longest, by_family.back().size());
   }
-  std::vector<Candidate> out;
+  std::vector<FamilyPoint> out;
   for (size_t i = 0; i < longest; ++i)
     for (int f = 0; f < space_.family_count(); ++f) {
       const auto& seeds = by_family[static_cast<size_t>(f)];
       if (i >= seeds.size()) continue;
-      Candidate c{f, seeds[i]};
+      FamilyPoint c{f, seeds[i]};
       if (space_.valid(c)) out.push_back(std::move(c));
     }
   return out;
 }
 
-bool Batch::add(const Candidate& c, std::string_view made_by, int parent, int second_parent) {
+bool Batch::add(const FamilyPoint& c, std::string_view made_by, int parent, int second_parent) {
   if (full() || !is_new(c)) return false;
-  keys_.insert(candidate_key(c));
+  keys_.insert(point_key(c));
   proposals_.push_back({c, std::string(made_by), parent, second_parent});
   return true;
 }
@@ -162,7 +162,7 @@ void Batch::fill_random(Moves& moves, std::string_view made_by) {
     if (n == 0 || n > kWalkMax) continue;
     const auto start = static_cast<int64_t>(moves.rng().below(static_cast<size_t>(n)));
     for (int64_t i = 0; i < n && !full(); ++i) {
-      Candidate c{f, point_at(space.params(f), (start + i) % n)};
+      FamilyPoint c{f, point_at(space.params(f), (start + i) % n)};
       if (is_new(c) && space.valid(c)) add(c, made_by);
     }
   }

@@ -18,20 +18,20 @@ class Moves {
   Moves(const SearchSpace& space, Rng& rng) : space_(space), rng_(rng) {}
 
   // A valid point, uniform over all grids (families by the size of their grid) or over one family's.
-  std::optional<Candidate> draw();
-  std::optional<Candidate> draw(int family);
+  std::optional<FamilyPoint> draw();
+  std::optional<FamilyPoint> draw(int family);
   // Changes one parameter to another value; `adjacent`: to a neighbouring one.
-  std::optional<Candidate> mutate(const Candidate& from, bool adjacent = false);
-  std::optional<Candidate> mutate_parameter(const Candidate& from, int parameter);
+  std::optional<FamilyPoint> mutate(const FamilyPoint& from, bool adjacent = false);
+  std::optional<FamilyPoint> mutate_parameter(const FamilyPoint& from, int parameter);
   // Changes each parameter with probability `share`, at least one.
-  std::optional<Candidate> perturb(const Candidate& from, double share);
+  std::optional<FamilyPoint> perturb(const FamilyPoint& from, double share);
   // Each parameter from either parent. Of two families: parameters of `a`'s family, those that `b` shares by
   // name and value taken from it by coin.
-  std::optional<Candidate> cross(const Candidate& a, const Candidate& b);
+  std::optional<FamilyPoint> cross(const FamilyPoint& a, const FamilyPoint& b);
   // All valid candidates that differ from `from` in one parameter, in the grid's order.
-  std::vector<Candidate> neighbours(const Candidate& from) const;
+  std::vector<FamilyPoint> neighbours(const FamilyPoint& from) const;
   // Seeds of all families, interleaved: first of each, second of each, ...; valid ones only.
-  std::vector<Candidate> seeds() const;
+  std::vector<FamilyPoint> seeds() const;
 
   const SearchSpace& space() const { return space_; }
   Rng& rng() { return rng_; }
@@ -47,9 +47,9 @@ class Batch {
   Batch(const Tree& tree, int count) : tree_(tree), count_(count) {}
   bool full() const { return static_cast<int>(proposals_.size()) >= count_; }
   int size() const { return static_cast<int>(proposals_.size()); }
-  bool is_new(const Candidate& c) const { return !tree_.contains(c) && !keys_.contains(candidate_key(c)); }
+  bool is_new(const FamilyPoint& c) const { return !tree_.contains(c) && !keys_.contains(point_key(c)); }
   // False: full, or known already.
-  bool add(const Candidate& c, std::string_view made_by, int parent = kNoNode, int second_parent = kNoNode);
+  bool add(const FamilyPoint& c, std::string_view made_by, int parent = kNoNode, int second_parent = kNoNode);
   bool add(const Proposal& p) { return add(p.candidate, p.made_by, p.parent, p.second_parent); }
   // Draws until the batch is full or the space seems exhausted; then looks at the whole grid once (grids of
   // at most 2^20 points), so that "empty" means that nothing is left.

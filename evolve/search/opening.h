@@ -11,7 +11,7 @@ namespace niche::evolve::search {
 class Opening {
  public:
   // `random_points` drawn points follow warm start and seeds.
-  Opening(const std::vector<Candidate>& warm_start, const Moves& moves, int random_points)
+  Opening(const std::vector<FamilyPoint>& warm_start, const Moves& moves, int random_points)
       : warm_(warm_start), seeds_(moves.seeds()), random_left_(random_points) {}
 
   bool done() const { return warm_at_ >= warm_.size() && seed_at_ >= seeds_.size() && random_left_ <= 0; }
@@ -26,7 +26,7 @@ class Opening {
 
  private:
   // A warm start comes from a store that other versions wrote: it may name what this space does not have.
-  static bool is_of(const SearchSpace& space, const Candidate& c) {
+  static bool is_of(const SearchSpace& space, const FamilyPoint& c) {
     if (c.family < 0 || c.family >= space.family_count()) return false;
     const auto& params = space.params(c.family);
     if (params.size() != c.point.size()) return false;
@@ -35,7 +35,7 @@ class Opening {
     return space.valid(c);
   }
 
-  std::vector<Candidate> warm_, seeds_;
+  std::vector<FamilyPoint> warm_, seeds_;
   size_t warm_at_ = 0, seed_at_ = 0;
   int random_left_;
 };

@@ -19,7 +19,7 @@
 namespace niche::evolve::search {
 
 struct Proposal {
-  Candidate candidate;
+  FamilyPoint candidate;
   std::string made_by;
   int parent = kNoNode;
   int second_parent = kNoNode;
@@ -46,7 +46,7 @@ struct PolicyOptions {
   uint64_t seed = 1;
   // Candidates known from elsewhere (best points of the nearest problem of earlier sessions), best first:
   // tried first.
-  std::vector<Candidate> warm_start;
+  std::vector<FamilyPoint> warm_start;
 };
 
 // kNotFound lists the names: "default", "random", "greedy", "evolutionary", "uct", "surrogate".

@@ -76,8 +76,8 @@ class PortfolioPolicy final : public Policy {
  private:
   std::optional<Proposal> apply(Operator op, const Tree& tree, const Batch& batch) {
     const int here = tree.best();
-    const Candidate& from = tree.node(here).candidate;
-    std::optional<Candidate> c;
+    const FamilyPoint& from = tree.node(here).candidate;
+    std::optional<FamilyPoint> c;
     int parent = here, second = kNoNode;
     switch (op) {
       case kModel:

@@ -9,8 +9,8 @@ namespace niche::evolve::search {
 std::vector<Proposal> Screen::pool(const Tree& tree, Moves& moves, const Batch& batch) const {
   std::vector<Proposal> pool;
   std::unordered_set<std::string> seen;
-  const auto offer = [&](const std::optional<Candidate>& c, int parent) {
-    if (c && batch.is_new(*c) && seen.insert(candidate_key(*c)).second)
+  const auto offer = [&](const std::optional<FamilyPoint>& c, int parent) {
+    if (c && batch.is_new(*c) && seen.insert(point_key(*c)).second)
       pool.push_back({*c, "model", parent, kNoNode});
   };
   const std::vector<int> elites = tree.elites(options_.elites);

@@ -2,7 +2,7 @@
 
 namespace niche::evolve::search {
 
-std::string candidate_key(const Candidate& c) {
+std::string point_key(const FamilyPoint& c) {
   std::string key = std::to_string(c.family) + ':';
   for (size_t i = 0; i < c.point.size(); ++i) {
     if (i > 0) key += ',';

@@ -13,14 +13,14 @@
 
 namespace niche::evolve::search {
 
-struct Candidate {
+struct FamilyPoint {
   int family = 0;
   Point point;
-  bool operator==(const Candidate&) const = default;
+  bool operator==(const FamilyPoint&) const = default;
 };
 
 // Equal candidates have equal keys, different ones of one space different keys ("1:0,3,2").
-std::string candidate_key(const Candidate& c);
+std::string point_key(const FamilyPoint& c);
 
 class SearchSpace {
  public:
@@ -29,7 +29,7 @@ class SearchSpace {
   virtual const std::string& family_name(int family) const = 0;
   virtual const std::vector<Param>& params(int family) const = 0;
   // False: known not to build; never proposed. True does not promise that the candidate will pass its gates.
-  virtual bool valid(const Candidate& c) const = 0;
+  virtual bool valid(const FamilyPoint& c) const = 0;
   // Points worth trying first, best guess first; all valid.
   virtual std::vector<Point> seeds(int family) const = 0;
 

@@ -25,7 +25,7 @@ SurrogateModel::SurrogateModel(const SearchSpace& space) : families_(space.famil
   row_.resize(static_cast<size_t>(width_));
 }
 
-void SurrogateModel::features(const Candidate& c, std::vector<float>& row) const {
+void SurrogateModel::features(const FamilyPoint& c, std::vector<float>& row) const {
   std::fill(row.begin(), row.end(), -1.0F);
   const auto family = static_cast<size_t>(c.family);
   if (families_ > 1)
@@ -52,19 +52,19 @@ void SurrogateModel::fit(const Tree& tree, Rng& rng) {
   if (any_failed_) validity_.fit(all_rows, width_, passed, rng);
 }
 
-double SurrogateModel::lower_bound(const Candidate& c, double kappa) const {
+double SurrogateModel::lower_bound(const FamilyPoint& c, double kappa) const {
   features(c, row_);
   const Forest::Prediction p = time_.predict(row_);
   return p.mean - kappa * p.deviation;
 }
 
-double SurrogateModel::p_valid(const Candidate& c) const {
+double SurrogateModel::p_valid(const FamilyPoint& c) const {
   if (!any_failed_) return 1;
   features(c, row_);
   return validity_.predict(row_).mean;
 }
 
-double SurrogateModel::merit(const Candidate& c, double incumbent_log_cost, double kappa) const {
+double SurrogateModel::merit(const FamilyPoint& c, double incumbent_log_cost, double kappa) const {
   const double gain = incumbent_log_cost - lower_bound(c, kappa);
   // Softplus with a knee of 2 %: near misses keep an order, and validity scales a number that is never
   // negative.

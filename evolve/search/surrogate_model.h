@@ -26,15 +26,15 @@ class SurrogateModel {
   bool ready() const { return !time_.empty(); }
 
   // Lower bound of log(cost), mean - kappa * deviation, without regard to validity. 0 unless ready.
-  double lower_bound(const Candidate& c, double kappa) const;
-  double p_valid(const Candidate& c) const;  // 1 while nothing has failed
+  double lower_bound(const FamilyPoint& c, double kappa) const;
+  double p_valid(const FamilyPoint& c) const;  // 1 while nothing has failed
   // How much better than `incumbent_log_cost` the candidate may be, times the probability that it passes;
   // larger is better, never negative. A candidate that is not expected to be better still ranks by how near
   // it comes.
-  double merit(const Candidate& c, double incumbent_log_cost, double kappa) const;
+  double merit(const FamilyPoint& c, double incumbent_log_cost, double kappa) const;
 
  private:
-  void features(const Candidate& c, std::vector<float>& row) const;
+  void features(const FamilyPoint& c, std::vector<float>& row) const;
 
   int families_;
   int width_;

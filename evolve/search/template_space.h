@@ -17,7 +17,9 @@ class TemplateSpace final : public SearchSpace {
   int family_count() const override { return static_cast<int>(families_.size()); }
   const std::string& family_name(int family) const override { return at(family).name(); }
   const std::vector<Param>& params(int family) const override { return at(family).params(); }
-  bool valid(const Candidate& c) const override { return at(c.family).valid(definition_, target_, c.point); }
+  bool valid(const FamilyPoint& c) const override {
+    return at(c.family).valid(definition_, target_, c.point);
+  }
   std::vector<Point> seeds(int family) const override { return at(family).seeds(definition_, target_); }
 
   const TemplateFamily& at(int family) const { return *families_[static_cast<size_t>(family)]; }

@@ -6,7 +6,7 @@ namespace niche::evolve::search {
 
 int Tree::add(Node node) {
   const int id = size();
-  if (!by_key_.emplace(candidate_key(node.candidate), id).second) return kNoNode;
+  if (!by_key_.emplace(point_key(node.candidate), id).second) return kNoNode;
   node.outcome = Outcome::kInFlight;
   node.cost = 0;
   nodes_.push_back(std::move(node));
@@ -33,8 +33,8 @@ void Tree::find_best() {
       best_ = i;
 }
 
-int Tree::find(const Candidate& c) const {
-  const auto it = by_key_.find(candidate_key(c));
+int Tree::find(const FamilyPoint& c) const {
+  const auto it = by_key_.find(point_key(c));
   return it == by_key_.end() ? kNoNode : it->second;
 }
 

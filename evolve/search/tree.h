@@ -27,7 +27,7 @@ struct Node {
   int second_parent = kNoNode;  // of a crossover
   int batch = 0;
   std::string made_by;  // the operator: "seed", "mutate", ...
-  Candidate candidate;
+  FamilyPoint candidate;
   Outcome outcome = Outcome::kInFlight;
   double cost = 0;  // kernel time / fallback time, weighted by traffic; smaller is better
 };
@@ -42,8 +42,8 @@ class Tree {
 
   int size() const { return static_cast<int>(nodes_.size()); }
   const Node& node(int id) const { return nodes_[static_cast<size_t>(id)]; }
-  bool contains(const Candidate& c) const { return by_key_.contains(candidate_key(c)); }
-  int find(const Candidate& c) const;  // kNoNode: not there
+  bool contains(const FamilyPoint& c) const { return by_key_.contains(point_key(c)); }
+  int find(const FamilyPoint& c) const;  // kNoNode: not there
 
   int best() const { return best_; }  // the valid node of the smallest cost; the first of equals
   int valid_count() const { return valid_; }

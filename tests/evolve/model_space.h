@@ -41,7 +41,7 @@ class ModelSpace final : public SearchSpace {
       families_.push_back(family);
     }
     optimum_ = std::numeric_limits<double>::infinity();
-    for_each([&](const Candidate& c) {
+    for_each([&](const FamilyPoint& c) {
       ++valid_points_;
       const double t = cost(c);
       if (t > 0) ++passing_points_;
@@ -52,13 +52,13 @@ class ModelSpace final : public SearchSpace {
   int family_count() const override { return static_cast<int>(families_.size()); }
   const std::string& family_name(int f) const override { return at(f).name; }
   const std::vector<Param>& params(int f) const override { return at(f).params; }
-  bool valid(const Candidate& c) const override {
+  bool valid(const FamilyPoint& c) const override {
     return value(c, "rows", 1) * value(c, "cols", 8) / 8 <= 40;  // declared: plainly too many registers
   }
   std::vector<Point> seeds(int f) const override { return {Point(params(f).size(), 0)}; }
 
   // What an evaluation would say: 0 where the candidate fails a gate.
-  double cost(const Candidate& c) const {
+  double cost(const FamilyPoint& c) const {
     const Family& f = at(c.family);
     const double rows = value(c, "rows", 1), cols = value(c, "cols", 8), block = value(c, "block", 64);
     const double unroll = value(c, "unroll", 1);
@@ -77,18 +77,17 @@ class ModelSpace final : public SearchSpace {
     t *= 1 - f.stream_gain * (stream ? 1 : 0) * (block > 100 ? 1 : -0.5);
     t *= 1 + (pack == 2 ? 0.08 : pack == 1 ? 0.03 : 0);
     // A rugged part of about 2 %, as measured medians have it.
-    return t *
-           (1 + 0.02 * static_cast<double>(dispatch::hash_bytes(candidate_key(c), f.salt) >> 40) * 0x1p-24);
+    return t * (1 + 0.02 * static_cast<double>(dispatch::hash_bytes(point_key(c), f.salt) >> 40) * 0x1p-24);
   }
   double optimum() const { return optimum_; }
-  const Candidate& best() const { return best_; }
+  const FamilyPoint& best() const { return best_; }
   int64_t valid_points() const { return valid_points_; }
   int64_t passing_points() const { return passing_points_; }
 
   template <typename Visit>
   void for_each(Visit visit) const {
     for (int f = 0; f < family_count(); ++f) {
-      Candidate c{f, Point(params(f).size(), 0)};
+      FamilyPoint c{f, Point(params(f).size(), 0)};
       for (;;) {
         if (valid(c)) visit(c);
         size_t i = c.point.size();
@@ -109,7 +108,7 @@ class ModelSpace final : public SearchSpace {
     uint64_t salt;
   };
   const Family& at(int f) const { return families_[static_cast<size_t>(f)]; }
-  int value(const Candidate& c, const char* name, int absent) const {
+  int value(const FamilyPoint& c, const char* name, int absent) const {
     const auto& ps = at(c.family).params;
     for (size_t i = 0; i < ps.size(); ++i)
       if (ps[i].name == name) return ps[i].values[static_cast<size_t>(c.point[i])];
@@ -117,7 +116,7 @@ class ModelSpace final : public SearchSpace {
   }
   std::vector<Family> families_;
   double optimum_ = 0;
-  Candidate best_;
+  FamilyPoint best_;
   int64_t valid_points_ = 0, passing_points_ = 0;
 };
 

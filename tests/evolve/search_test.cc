@@ -14,7 +14,7 @@ namespace niche::evolve::search {
 namespace {
 
 std::unique_ptr<Policy> make(const std::string& name, const SearchSpace& space, uint64_t seed,
-                             std::vector<Candidate> warm = {}) {
+                             std::vector<FamilyPoint> warm = {}) {
   auto policy = make_policy(name, space, {seed, std::move(warm)});
   EXPECT_TRUE(policy.ok()) << policy.status().to_string();
   return std::move(*policy);
@@ -32,8 +32,8 @@ std::vector<std::string> run(Policy& policy, const ModelSpace& space, int evalua
       EXPECT_TRUE(space.valid(p.candidate)) << policy.name();
       EXPECT_LT(p.parent, tree.size());
       EXPECT_NE(tree.add({p.parent, p.second_parent, 0, p.made_by, p.candidate}), kNoNode)
-          << policy.name() << " repeated " << candidate_key(p.candidate);
-      keys.push_back(p.made_by + " " + candidate_key(p.candidate));
+          << policy.name() << " repeated " << point_key(p.candidate);
+      keys.push_back(p.made_by + " " + point_key(p.candidate));
     }
     for (int id = first; id < tree.size(); ++id) {
       const double t = space.cost(tree.node(id).candidate);
@@ -71,7 +71,7 @@ class TinySpace final : public SearchSpace {
   int family_count() const override { return 2; }
   const std::string& family_name(int f) const override { return f ? b_ : a_; }
   const std::vector<Param>& params(int f) const override { return f ? two_ : one_; }
-  bool valid(const Candidate& c) const override { return c.family == 1 || c.point[0] != 1; }
+  bool valid(const FamilyPoint& c) const override { return c.family == 1 || c.point[0] != 1; }
   std::vector<Point> seeds(int f) const override { return {Point(f ? 2 : 1, 0)}; }
 
  private:
@@ -133,7 +133,7 @@ TEST(DefaultPolicy, NeedsAThirdOfRandomsEvaluations) {
 
 TEST(DefaultPolicy, TriesTheWarmStartFirst) {
   const ModelSpace space(7);
-  Candidate foreign = space.best();
+  FamilyPoint foreign = space.best();
   foreign.point.push_back(0);  // what another version wrote: not of this space
   auto policy = make("default", space, 3, {foreign, space.best()});
   const Tree tree;
