@@ -1,0 +1,18 @@
+#include "runtime/ops/builtin.h"
+
+#include "runtime/ops/builtin_ops.h"
+
+namespace niche::ops {
+
+dispatch::Status register_builtin_ops(dispatch::OpRegistry& registry) {
+  OpList ops;
+  add_norm_ops(ops);
+  add_activation_ops(ops);
+  add_conv_ops(ops);
+  add_matrix_ops(ops);
+  add_lookup_ops(ops);
+  for (auto& op : ops) NICHE_RETURN_IF_ERROR(registry.add(std::move(op)));
+  return {};
+}
+
+}  // namespace niche::ops

@@ -1,0 +1,19 @@
+// The built-in operators by family; internal to runtime/ops, registered by builtin.h.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dispatch/op_spec.h"
+
+namespace niche::ops {
+
+using OpList = std::vector<std::shared_ptr<const dispatch::OpSpec>>;
+
+void add_norm_ops(OpList& ops);        // rms_norm, fused_add_rms_norm(_inplace), layer_norm
+void add_activation_ops(OpList& ops);  // silu_mul, softmax
+void add_conv_ops(OpList& ops);        // conv1d
+void add_matrix_ops(OpList& ops);      // optimized_fm, pffn
+void add_lookup_ops(OpList& ops);      // embedding_bag, map_id, mbdt
+
+}  // namespace niche::ops

@@ -1,0 +1,42 @@
+// Problems each operator is tested on: small, odd, and one that reaches every vector width and tail.
+#pragma once
+
+#include "tests/runtime/ops/op_harness.h"
+
+namespace niche::ops::test {
+
+inline std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const char* type : {"f32", "bf16"}) {
+    for (const char* op : {"rms_norm", "fused_add_rms_norm", "fused_add_rms_norm_inplace", "layer_norm",
+                           "silu_mul", "softmax"})
+      for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 64}, {3, 257}, {17, 1000}, {5, 4096}, {4, 1}})
+        cases.push_back({op, type, {{"M", m}, {"N", n}}});
+    cases.push_back({"conv1d", type, {{"B", 2}, {"L", 33}, {"Ci", 12}, {"Co", 20}, {"K", 3}}});
+    cases.push_back({"conv1d", type, {{"B", 1}, {"L", 200}, {"Ci", 96}, {"Co", 96}, {"K", 3}}});
+    cases.push_back({"conv1d",
+                     type,
+                     {{"B", 3}, {"L", 7}, {"Ci", 5}, {"Co", 3}, {"K", 7}},
+                     {{"padding", 0}, {"has_bias", 0}}});
+    cases.push_back({"conv1d", type, {{"B", 1}, {"L", 1}, {"Ci", 1}, {"Co", 9}, {"K", 1}}, {{"padding", 2}}});
+    cases.push_back({"optimized_fm", type, {{"B", 3}, {"N", 5}, {"D", 7}, {"K", 9}}});
+    cases.push_back({"optimized_fm", type, {{"B", 2}, {"N", 40}, {"D", 224}, {"K", 448}}});
+    cases.push_back({"pffn", type, {{"B", 2}, {"N", 7}, {"D", 12}, {"K", 33}}});
+    cases.push_back({"pffn", type, {{"B", 1}, {"N", 50}, {"D", 96}, {"K", 192}}});
+    for (double mean : {0.0, 1.0}) {
+      cases.push_back(
+          {"embedding_bag", type, {{"V", 100}, {"D", 17}, {"I", 57}, {"B", 9}}, {{"mean", mean}}});
+      cases.push_back(
+          {"embedding_bag", type, {{"V", 1000}, {"D", 64}, {"I", 800}, {"B", 40}}, {{"mean", mean}}});
+    }
+  }
+  for (const auto& [v, t] :
+       {std::pair<int64_t, int64_t>{1, 1}, {100, 1}, {203, 2}, {1000, 1023}, {777, 10000}})
+    cases.push_back({"map_id", "i64", {{"V", v}, {"T", t}}});
+  for (const auto& [f, k, b] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {2, 2, 64}, {5, 7, 33}, {64, 8, 130}})
+    cases.push_back({"mbdt", "f32", {{"F", f}, {"K", k}, {"B", b}}});
+  return cases;
+}
+
+}  // namespace niche::ops::test
