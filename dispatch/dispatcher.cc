@@ -172,6 +172,20 @@ size_t Dispatcher::drain(const std::function<void(const EventRecord&)>& f) {
   return batch.size();
 }
 
+RouteCounts Dispatcher::thread_counts() {
+  RouteCounts counts;
+  FallbackReason why = FallbackReason::kNone;
+  ThreadState* t = thread(&why);
+  if (t == nullptr) return counts;
+  for (const auto& chunk : t->chunks) {
+    const CounterChunk* c = chunk.load(std::memory_order_acquire);  // acquire: pairs with ensure_chunks
+    if (c == nullptr) break;
+    for (int r = 0; r < kRungCount; ++r)
+      for (const auto& n : c->by_rung[r]) counts.by_rung[r] += n.get();
+  }
+  return counts;
+}
+
 CounterTotals Dispatcher::totals() const {
   CounterTotals sum;
   registry_->for_each([&](ThreadState& t) {

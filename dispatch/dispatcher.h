@@ -126,6 +126,9 @@ class Dispatcher {
   // caller at a time.
   size_t drain(const std::function<void(const EventRecord&)>& f);
   CounterTotals totals() const;
+  // The calling thread's own part of totals().by_rung: what a server reports of one request is the difference of two.
+  // Cost: 2 µs for each 1,024 routes made so far.
+  RouteCounts thread_counts();
   // Calls of one Route since it was made.
   RouteCounts counts(const Route& route) const;
   // Requests open now on all threads.
