@@ -15,9 +15,9 @@
 // grad mode, tensor subclasses, functorch wrappers and other dispatch modes, sparse, quantised and conjugate
 // or negative-bit tensors, other devices, strided or overlapping memory.
 //
-// Errors: exceptions of ATen pass unchanged; shapes that do not fit the Definition go to the library form,
-// whose own error is thrown; too many or too few arguments throw c10::Error. Thread-safety: any thread. Cost:
-// at most 150 ns over the direct ATen call when the library serves (docs/runtime.md has the measurement).
+// Errors: exceptions of ATen pass unchanged; tensors whose shape is not the Definition's, and too many or too
+// few arguments, throw c10::Error. Thread-safety: any thread. Cost: at most 150 ns over the direct ATen call
+// when the library serves (docs/runtime.md has the measurement).
 #pragma once
 
 #include <ATen/core/Tensor.h>
