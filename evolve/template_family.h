@@ -38,7 +38,7 @@ using Point = std::vector<int>;
 
 // The source of one candidate.
 struct KernelSource {
-  std::string text;             // C++, no #include; `extern "C"` entries carry the given suffix
+  std::string text;             // C++, no #include, cpu_preamble() first; `extern "C"` entries carry the given suffix
   dispatch::LaunchPlan plan;    // symbols as in `text`
   dispatch::KernelProperties properties;
   dispatch::Guard limits;       // hard limits of this schedule (multiples, upper bounds); the evaluator clips further
@@ -80,7 +80,9 @@ class FamilyRegistry {
 };
 
 // The preamble every generated source starts with: NicheKernelArgs, vector types f32x8/f32x16 (GCC vector extensions),
-// loads and stores for unaligned addresses, bf16 conversion. Shared by all families; see docs/templates.md.
+// loads and stores for unaligned addresses, bf16 conversion, exp and its kin. Shared by all families; see
+// docs/templates.md. A KernelSource's text begins with it, so that a stored source is complete; where several
+// candidates share one compile, whoever joins them may move it out in front (it costs 12 ms a copy).
 std::string_view cpu_preamble();
 
 }  // namespace niche::evolve

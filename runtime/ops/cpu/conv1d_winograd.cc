@@ -1,0 +1,347 @@
+// conv1d with three taps by Winograd's F(m, 3) along L: m + 2 products for m outputs instead of 3 m (Lavin & Gray,
+// arXiv 1509.09308), as m + 2 matrix products over the input channels, with weights transformed once by the pack entry.
+//
+// A tile is m consecutive outputs of one sample. Tiles of all samples of a task range are numbered through, so
+// that short samples share a panel and nothing is lost at their ends. A panel of up to `panel` tiles goes through
+// three steps: input transform of all channels into V (vectors over tiles), then for each block of lanes * nr output
+// channels m + 2 products V * U (rows: tiles, vectors: output channels) and the output transform, in L1 throughout.
+//
+// Schedules: `lanes`, register tile `mr` x `nr`, `panel`, `m` (4, or 2 where F(4, 3)'s error is too much), `unroll` of
+// the product over channels, `pin` (see gemm_text.h), `ahead`: prefetch the next panel's input and this block's output
+// lines during the products (the server's activations are rarely in L2; without it they cost a third of the time).
+#include "runtime/ops/cpu/families.h"
+#include "runtime/ops/cpu/gemm_text.h"
+#include "runtime/ops/cpu/space_family.h"
+
+namespace niche::ops_cpu {
+namespace {
+
+constexpr std::string_view kBody = R"(
+constexpr long STEPS = M + 2, COB = W * NR, BLOCKS_CO = (CO + COB - 1) / COB, QUADS = W / 4;
+constexpr long V_STEP = CI * PANEL, U_STEP = CI * COB, U_BLOCK = STEPS * U_STEP, TASK_TILES = 8;
+
+NICHE_INLINE f32x4 load4(const float* p) { return load_as<f32x4>(p); }
+// Within each 128 bits: a 4 x 4 transpose is unpack, unpack, move, move.
+#if LANES == 16
+#define NICHE_SHUFFLE(a, b, i, j, k, l)                                                                        \
+  __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, \
+                          k + 12, l + 12)
+NICHE_INLINE F join(const f32x4* q) {
+  const f32x8 lo = __builtin_shufflevector(q[0], q[1], 0, 1, 2, 3, 4, 5, 6, 7);
+  const f32x8 hi = __builtin_shufflevector(q[2], q[3], 0, 1, 2, 3, 4, 5, 6, 7);
+  return __builtin_shufflevector(lo, hi, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+#else
+#define NICHE_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4)
+NICHE_INLINE F join(const f32x4* q) { return __builtin_shufflevector(q[0], q[1], 0, 1, 2, 3, 4, 5, 6, 7); }
+#endif
+template <int Q> NICHE_INLINE f32x4 quad(F v) {
+  return __builtin_shufflevector(v, v, 4 * Q, 4 * Q + 1, 4 * Q + 2, 4 * Q + 3);
+}
+NICHE_INLINE F unpack_low(F a, F b) { return NICHE_SHUFFLE(a, b, 0, W, 1, W + 1); }
+NICHE_INLINE F unpack_high(F a, F b) { return NICHE_SHUFFLE(a, b, 2, W + 2, 3, W + 3); }
+NICHE_INLINE F move_low(F a, F b) { return NICHE_SHUFFLE(a, b, 0, 1, W, W + 1); }
+NICHE_INLINE F move_high(F a, F b) { return NICHE_SHUFFLE(a, b, 2, 3, W + 2, W + 3); }
+#undef NICHE_SHUFFLE
+
+NICHE_INLINE void put(float* v, F x) { *(F*)v = x; }
+// d[k]: input k of W tiles. Explicit fma: both callers must round alike.
+NICHE_INLINE void transform_input(const F* first, const F* second, float* v) {
+  const F a = unpack_low(first[0], first[1]), b = unpack_low(first[2], first[3]);
+  const F c = unpack_high(first[0], first[1]), e = unpack_high(first[2], first[3]);
+  const F d0 = move_low(a, b), d1 = move_high(a, b), d2 = move_low(c, e), d3 = move_high(c, e);
+  if constexpr (M == 2) {
+    put(v, d0 - d2), put(v + V_STEP, d1 + d2), put(v + 2 * V_STEP, d2 - d1), put(v + 3 * V_STEP, d1 - d3);
+  } else {
+    const F f = unpack_low(second[0], second[1]), g = unpack_low(second[2], second[3]);
+    const F d4 = move_low(f, g), d5 = move_high(f, g);
+    const F four = splat<W>(4), two = splat<W>(2), minus5 = splat<W>(-5);
+    const F p = fma(-four, d2, d4), q = fma(-four, d1, d3), r = d4 - d2, s = d3 - d1;
+    put(v, fma(four, d0, fma(minus5, d2, d4)));
+    put(v + V_STEP, p + q), put(v + 2 * V_STEP, p - q);
+    put(v + 3 * V_STEP, fma(two, s, r)), put(v + 4 * V_STEP, fma(-two, s, r));
+    put(v + 5 * V_STEP, fma(four, d1, fma(minus5, d3, d5)));
+  }
+}
+
+// Four inputs from index `from` on, zero outside [0, L): a load that stays inside, shifted and masked.
+struct Piece {
+  long offset;
+  i32x4 index, mask;
+  void set(long from, long L) {
+    offset = from < 0 || L < 4 ? 0 : lmin(from, L - 4);
+    for (int k = 0; k < 4; ++k) {
+      index[k] = (int)((from + k - offset) & 3);
+      mask[k] = from + k >= 0 && from + k < L ? -1 : 0;
+    }
+  }
+  inline __attribute__((always_inline)) f32x4 get(const float* row, long L) const {
+    f32x4 v = {};
+    if (__builtin_expect(L >= 4, 1)) v = load4(row + offset);
+    else
+      for (long k = 0; k < L; ++k) v[k] = row[k];
+#ifdef __clang__
+    f32x4 s;
+    for (int k = 0; k < 4; ++k) s[k] = v[index[k]];
+#else
+    const f32x4 s = __builtin_shuffle(v, index);
+#endif
+    return (f32x4)((i32x4)s & mask);
+  }
+};
+
+// Inputs of the tiles [f, f + W) of all channels into columns of V; tiles from `end` on repeat the last.
+NICHE_INLINE void input_group(const float* x, long L, long tiles, long f, long end, float* v) {
+  const long sample = f / tiles, tile = f - sample * tiles;
+  F first[4], second[4];
+  f32x4 q[QUADS];
+  if (tile + W <= tiles && M * tile >= PAD && M * (tile + W - 1) - PAD + (M == 4 ? 8 : 4) <= L) {
+    const float* row = x + sample * CI * L + M * tile - PAD;
+    for (long c = 0; c < CI; ++c, row += L, v += PANEL) {
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        for (int k = 0; k < QUADS; ++k) q[k] = load4(row + M * (4 * k + r));
+        first[r] = join(q);
+        if constexpr (M == 4) {
+          for (int k = 0; k < QUADS; ++k) q[k] = load4(row + M * (4 * k + r) + 4);
+          second[r] = join(q);
+        }
+      }
+      transform_input(first, second, v);
+    }
+    return;
+  }
+  const float* row[W];
+  Piece piece[W][2];
+  for (int i = 0; i < W; ++i) {
+    const long g = lmin(f + i, end - 1);
+    row[i] = x + g / tiles * CI * L;
+    for (int h = 0; h < 2; ++h) piece[i][h].set(M * (g % tiles) - PAD + 4 * h, L);
+  }
+  for (long c = 0; c < CI; ++c, v += PANEL) {
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      for (int k = 0; k < QUADS; ++k) q[k] = piece[4 * k + r][0].get(row[4 * k + r] + c * L, L);
+      first[r] = join(q);
+      if constexpr (M == 4) {
+        for (int k = 0; k < QUADS; ++k) q[k] = piece[4 * k + r][1].get(row[4 * k + r] + c * L, L);
+        second[r] = join(q);
+      }
+    }
+    transform_input(first, second, v);
+  }
+}
+
+template <int R> NICHE_INLINE void product(const float* v, const float* u, float* m) {
+  F acc[R][NR] = {};
+  multiply<R, NR, 1, PANEL, COB>(acc, v, u, CI);
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < NR; ++n) put(m + r * COB + n * W, acc[r][n]);
+}
+template <int R> NICHE_INLINE void product_of(long rows, const float* v, const float* u, float* m) {
+  if constexpr (R > 1) {
+    if (rows < R) return product_of<R - 1>(rows, v, u, m);
+  }
+  product<R>(v, u, m);
+}
+
+template <int Q> NICHE_INLINE void put_quads(float* y, long channels, long Lo, const F* o) {
+  if constexpr (Q < QUADS) {
+    for (int r = 0; r < 4; ++r)
+      if (CO % W == 0 || 4 * Q + r < channels) store_as(y + (4 * Q + r) * Lo, quad<Q>(o[r]));
+    put_quads<Q + 1>(y, channels, Lo, o);
+  }
+}
+// Output transform of one tile and COB channels; `left`: outputs of the tile that exist.
+NICHE_INLINE void output_tile(const float* m, const float* bias, float* y, long co, long Lo, long left) {
+  constexpr long STEP = PANEL * COB;
+#pragma GCC unroll 4
+  for (int n = 0; n < NR; ++n, m += W, co += W, y += W * Lo) {
+    if (CO % COB != 0 && co >= CO) return;
+    const F m0 = load<W>(m), m1 = load<W>(m + STEP), m2 = load<W>(m + 2 * STEP), m3 = load<W>(m + 3 * STEP);
+    const F b = load<W>(bias + co);
+    F o[M];
+    if constexpr (M == 2) {
+      o[0] = (m0 + m1) + (m2 + b);
+      o[1] = (m1 - m2) + (b - m3);
+    } else {
+      const F m4 = load<W>(m + 4 * STEP), m5 = load<W>(m + 5 * STEP);
+      const F s1 = m1 + m2, d1 = m1 - m2, s2 = m3 + m4, d2 = m3 - m4;
+      o[0] = (m0 + s1) + (s2 + b);
+      o[1] = fma(splat<W>(2), d2, d1 + b);
+      o[2] = fma(splat<W>(4), s2, s1 + b);
+      o[3] = fma(splat<W>(8), d2, d1 + (m5 + b));
+    }
+    if (M == 4 && left >= 4) {
+      const F a = unpack_low(o[0], o[1]), c = unpack_low(o[2], o[3]);
+      const F e = unpack_high(o[0], o[1]), g = unpack_high(o[2], o[3]);
+      const F t[4] = {move_low(a, c), move_high(a, c), move_low(e, g), move_high(e, g)};
+      put_quads<0>(y, CO - co, Lo, t);
+    } else {
+      float s[M][W];
+      for (int j = 0; j < M; ++j) store(s[j], o[j]);
+      for (long i = 0; i < lmin(W, CO - co); ++i)
+        for (long j = 0; j < lmin(M, left); ++j) y[i * Lo + j] = s[j][i];
+    }
+  }
+}
+
+// Lines of `rows` rows that hold the tiles [f, end); `write`: they will be written.
+template <bool WRITE> NICHE_INLINE void fetch(const float* base, long channels, long row, long rows, long length, long tiles,
+                                              long f, long end) {
+  while (f < end) {
+    const long sample = f / tiles, tile = f - sample * tiles, n = lmin(tiles - tile, end - f);
+    const long from = M * tile, to = lmin(M * (tile + n), length);
+    for (long r = row; r < row + rows; ++r) {
+      const float* p = base + (sample * channels + r) * length;
+      for (long i = from; i < to; i += 16) __builtin_prefetch(p + i, WRITE);
+      __builtin_prefetch(p + to - 1, WRITE);
+    }
+    f += n;
+  }
+}
+
+extern "C" void pack@(const NicheKernelArgs* a, void* out) {
+  const float* weight = (const float*)a->p[1];
+  float* u = (float*)out;
+  for (long block = 0; block < BLOCKS_CO; ++block)
+    for (long c = 0; c < CI; ++c)
+      for (long i = 0; i < COB; ++i) {
+        const long co = block * COB + i;
+        double g[3] = {};
+        for (int k = 0; k < 3 && co < CO; ++k) g[k] = weight[(co * CI + c) * 3 + k];
+        const double sum = g[0] + g[2];
+        float* t = u + block * U_BLOCK + c * COB + i;
+        if constexpr (M == 2) {
+          t[0] = (float)g[0], t[U_STEP] = (float)((sum + g[1]) / 2), t[2 * U_STEP] = (float)((sum - g[1]) / 2);
+          t[3 * U_STEP] = (float)g[2];
+        } else {
+          t[0] = (float)(g[0] / 4);
+          t[U_STEP] = (float)(-(sum + g[1]) / 6), t[2 * U_STEP] = (float)(-(sum - g[1]) / 6);
+          t[3 * U_STEP] = (float)(g[0] / 24 + g[1] / 12 + g[2] / 6);
+          t[4 * U_STEP] = (float)(g[0] / 24 - g[1] / 12 + g[2] / 6), t[5 * U_STEP] = (float)g[2];
+        }
+      }
+}
+
+extern "C" void run@(const NicheKernelArgs* a, long begin, long end) {
+  const float* x = (const float*)a->p[0];
+  const float* u_all = (const float*)a->packed;
+  float* y = (float*)a->p[3];
+  const long L = a->n[1], Lo = a->n[5], tiles = (Lo + M - 1) / M, tasks = (Lo + M * TASK_TILES - 1) / (M * TASK_TILES);
+  alignas(64) float v[STEPS * V_STEP], m[STEPS * PANEL * COB], bias[BLOCKS_CO * COB] = {};
+  if (HAS_BIAS) __builtin_memcpy(bias, a->p[2], CO * sizeof(float));
+  const long first = begin / tasks * tiles + lmin(begin % tasks * TASK_TILES, tiles);
+  const long last = end / tasks * tiles + lmin(end % tasks * TASK_TILES, tiles);
+  const Blocks panels((last - first + W - 1) / W, PANEL / W);
+  if (AHEAD) fetch<false>(x, CI, 0, CI, L, tiles, first, lmin(first + panels.start(1) * W, last));
+  for (long p = 0; p < panels.count; ++p) {
+    const long s = first + panels.start(p) * W, e = lmin(first + panels.start(p + 1) * W, last), n = e - s;
+    const long next = p + 1 < panels.count ? lmin(first + panels.start(p + 2) * W, last) : e;
+    for (long g = 0; g < n; g += W) input_group(x, L, tiles, s + g, e, v + g);
+    const Blocks blocks(n, MR);
+    for (long block = 0; block < BLOCKS_CO; ++block) {
+      const float* u = u_all + block * U_BLOCK;
+      const long co = block * COB, channels = lmin(COB, CO - co);
+      for (long t = 0; t < STEPS; ++t, u += U_STEP) {
+        if constexpr (AHEAD) {
+          const long part = block * STEPS + t, parts = BLOCKS_CO * STEPS;
+          fetch<false>(x, CI, CI * part / parts, CI * (part + 1) / parts - CI * part / parts, L, tiles, e, next);
+          fetch<true>(y, CO, co + channels * t / STEPS, channels * (t + 1) / STEPS - channels * t / STEPS, Lo, tiles, s, e);
+        }
+        for (long b = 0; b < blocks.count; ++b) {
+          const long r = blocks.start(b);
+          product_of<MR>(blocks.start(b + 1) - r, v + t * V_STEP + r, u, m + (t * PANEL + r) * COB);
+        }
+      }
+      long sample = s / tiles, tile = s - sample * tiles;
+      for (long r = 0; r < n; ++r) {
+        output_tile(m + r * COB, bias, y + (sample * CO + co) * Lo + M * tile, co, Lo, Lo - M * tile);
+        if (++tile == tiles) tile = 0, ++sample;
+      }
+    }
+  }
+}
+)";
+
+class WinogradFamily : public SpaceFamily {
+ public:
+  WinogradFamily()
+      : SpaceFamily("conv1d.winograd", "conv1d",
+                    {{"lanes", {8, 16}},
+                     {"mr", {6, 4, 5, 3, 8, 12, 14}},
+                     {"nr", {2, 3, 4, 1}},
+                     {"panel", {24, 32, 48, 16, 40, 64, 8}},
+                     {"m", {4, 2}},
+                     {"unroll", {1, 2, 4}},
+                     {"pin", {1, 0}},
+                     {"ahead", {1, 0}},
+                     {"serial", {64, 16, 256}}}) {}
+
+  KernelSource render(const Definition& d, const CpuTarget& t, const Point& point,
+                      std::string_view suffix) const override {
+    const View v(*this, point);
+    const int64_t ci = d.const_extents()[2], co = d.const_extents()[3], steps = v["m"] + 2;
+    const int64_t block = int64_t{v["lanes"]} * v["nr"];
+    KernelSource s;
+    s.text = SourceBuilder(suffix)
+                 .body("#undef LANES\n#define LANES " + std::to_string(v["lanes"]) + "\n")
+                 .let("W", v["lanes"])
+                 .let("CI", ci)
+                 .let("CO", co)
+                 .let("PAD", static_cast<int64_t>(d.attr("padding")))
+                 .let("HAS_BIAS", d.attr("has_bias") != 0)
+                 .let("M", v["m"])
+                 .let("MR", v["mr"])
+                 .let("NR", v["nr"])
+                 .let("PANEL", v["panel"])
+                 .let("UNROLL", v["unroll"])
+                 .let("PIN", v["pin"])
+                 .let("AHEAD", v["ahead"])
+                 .body(gemm_text())
+                 .body(kBody)
+                 .take();
+    const std::string end(suffix);
+    // A task is 8 tiles of one sample; a range of tasks is cut into panels of its own.
+    s.plan.phases = {{"run" + end, {{0, 1}, {5, 8 * int64_t{v["m"]}}},
+                      parallel_min_tasks(v["serial"], 8 * v["m"] * co)}};
+    s.plan.pack_symbol = "pack" + end;
+    s.plan.packed_bytes = (co + block - 1) / block * block * ci * steps * int64_t{sizeof(float)};
+    s.limits = any_problem(d);
+    s.kernel_name = kernel_name(d, t, point);
+    return s;
+  }
+
+ protected:
+  bool allowed(const Definition& d, const CpuTarget& t, const View& v) const override {
+    const int64_t ci = d.const_extents()[2], k = d.const_extents()[4], steps = v["m"] + 2;
+    if (is_bf16(d) || k != 3) return false;
+    if (v["lanes"] == 16 && !t.avx512) return false;
+    if (tile_registers(v["mr"], v["nr"]) > (t.avx512 ? 32 : 16)) return false;
+    if (v["mr"] * v["nr"] < 8 || v["panel"] % v["lanes"] != 0 || v["panel"] < v["mr"]) return false;
+    const int64_t floats = steps * v["panel"] * (ci + int64_t{v["lanes"]} * v["nr"]);
+    if (floats * 4 > (224 << 10)) return false;
+    return t.threads > 1 || v["serial"] == params().back().values[0];
+  }
+
+  std::vector<Settings> seed_points(const Definition&, const CpuTarget& t) const override {
+    std::vector<Settings> s;
+    if (t.avx512) {
+      s.push_back({{"lanes", 16}, {"mr", 14}, {"nr", 2}, {"panel", 32}, {"unroll", 2}});
+      s.push_back({{"lanes", 16}, {"mr", 8}, {"nr", 3}, {"panel", 32}, {"unroll", 2}});
+    }
+    s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 24}, {"unroll", 2}});
+    s.push_back({{"mr", 4}, {"nr", 3}, {"panel", 24}, {"unroll", 2}});
+    s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 48}, {"unroll", 1}});
+    s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 16}, {"unroll", 4}});
+    s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 8}});
+    s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 24}, {"m", 2}});
+    return s;
+  }
+};
+
+}  // namespace
+
+void add_conv1d_winograd(evolve::FamilyRegistry& registry) { registry.add(std::make_shared<WinogradFamily>()); }
+
+}  // namespace niche::ops_cpu

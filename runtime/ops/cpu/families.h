@@ -1,0 +1,15 @@
+// The CPU template families: generators of kernels for the built-in operators, for AVX2 and AVX-512.
+// Schedules, what mattered and what lost: docs/templates.md. No libtorch here.
+#pragma once
+
+#include "evolve/template_family.h"
+
+namespace niche::ops_cpu {
+
+// Adds every family of this folder.
+void register_cpu_families(evolve::FamilyRegistry& registry);
+
+// One line a family; each is defined in the file of its name.
+void add_rms_norm_families(evolve::FamilyRegistry& registry);  // rms_norm, fused_add_rms_norm, ..._inplace
+
+}  // namespace niche::ops_cpu
