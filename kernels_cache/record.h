@@ -16,19 +16,19 @@ struct KernelRecord {
   std::string definition;       // Definition::name()
   std::string definition_json;  // enough to build the Definition again (evolve/definition_json.h)
   dispatch::KernelKind kind = dispatch::KernelKind::kCpu;
-  dispatch::Guard guard;        // what was verified
+  dispatch::Guard guard;  // what was verified
   dispatch::LaunchPlan plan;
   dispatch::KernelProperties properties;
   dispatch::Provenance provenance;
-  std::string source;            // text it was compiled from
+  std::string source;             // text it was compiled from
   std::vector<uint8_t> artefact;  // shared object or cubin
-  std::string artefact_sha256;   // hex; checked whenever the artefact is opened
-  std::string verdict_json;      // the evaluator's Verdict that admitted it
-  double fallback_ns = 0;        // weighted medians at admission: best fallback and this kernel
+  std::string artefact_sha256;    // hex; checked whenever the artefact is opened
+  std::string verdict_json;       // the evaluator's Verdict that admitted it
+  double fallback_ns = 0;         // weighted medians at admission: best fallback and this kernel
   double kernel_ns = 0;
-  std::string fallback_name;     // the form it was compared with
+  std::string fallback_name;  // the form it was compared with
   int64_t created_unix_ns = 0;
-  int64_t served_calls = 0;      // calls answered up to the last flush: orders warm start
+  int64_t served_calls = 0;  // calls answered up to the last flush: orders warm start
 };
 
 }  // namespace niche::kernels_cache
