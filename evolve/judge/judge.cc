@@ -1,0 +1,291 @@
+// SessionEvaluator::judge: all gates for one candidate (session_evaluator.h).
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "dispatch/base/hash.h"
+#include "evolve/judge/session_evaluator.h"
+#include "evolve/sign_test.h"
+
+namespace niche::evolve::judge {
+namespace {
+
+constexpr int kBatchPairs = 12;
+constexpr double kSlowerEvidence =
+    20;  // E for SLOWER that ends a problem (rollback's threshold, evaluation.md 2.4)
+constexpr int kFutilePairs = 48;  // from here on an interval below the margin ends a problem
+constexpr int kOtherStatePairs = 24;
+// Pairs without a context switch are used alone when at least this share of them is; on a machine that
+// preempts nearly every call all pairs are used: their order was random, so the test stays valid, it only
+// needs more of them.
+constexpr double kQuietShare = 0.25;
+// The supervisor's clock may see this much more than the cell reports before the report is disbelieved.
+constexpr double kClockAllowance = 1.5;
+constexpr double kClockAllowanceNs = 1000;
+
+std::string number(double v) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.3g", v);
+  return text;
+}
+
+}  // namespace
+
+struct SessionEvaluator::Trial {
+  const Candidate& candidate;
+  Judgement judgement;
+  Build build;
+  std::unique_ptr<Cell> cell;
+  dispatch::Guard limits, box;
+  std::vector<double> e_values;  // one a timing
+  Deadline until;
+  Verdict& verdict() { return judgement.verdict; }
+};
+
+Judgement SessionEvaluator::judge(const Candidate& candidate) {
+  const auto start = std::chrono::steady_clock::now();
+  Trial t{candidate, {}, {}, nullptr, {}, {}, {}, deadline(options_.judge_seconds_max)};
+  Verdict& v = t.verdict();
+  t.judgement.compiler = toolchain_->version();
+  const auto finish = [&]() -> Judgement {
+    v.sandbox = confinement_;
+    v.evaluate_ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    return std::move(t.judgement);
+  };
+  const dispatch::Status baseline = ensure_baselines();
+  if (!baseline.ok()) {
+    reject(v, Gate::kSmoke, baseline.message());
+    return finish();
+  }
+  const std::string why = why_refused(candidate);
+  if (!why.empty()) {
+    reject(v, Gate::kParse, why);
+    return finish();
+  }
+  t.limits = limits_of(candidate.source);
+  t.box = hull(seen_points(), t.limits);
+  t.build = build_candidates(*toolchain_, std::span(&candidate, 1));
+  v.compile_ms = t.build.candidates[0].ms;
+  if (t.build.candidates[0].object < 0) {
+    reject(v, t.build.candidates[0].gate, t.build.candidates[0].reason);
+    return finish();
+  }
+  t.judgement.artefact = t.build.objects[0];
+  auto cell = make_cell(t.build, std::span(&candidate, 1));
+  if (!cell.ok()) {
+    reject(v, Gate::kBinary, cell.status().message());
+    return finish();
+  }
+  t.cell = std::move(*cell);
+  // Right, then faster, then not slower in the other cache state, then faster again on fresh data.
+  if (judge_correctness(t) && judge_timing(t) && judge_other_state(t)) judge_confirm(t);
+  return finish();
+}
+
+bool SessionEvaluator::judge_correctness(Trial& t) {
+  Verdict& v = t.verdict();
+  const auto list = cases(t.candidate.source, t.box);
+  if (list.empty()) return reject(v, Gate::kSmoke, "no problem to test it on"), false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (stop(t.until)) {
+      reject(v, Gate::kCorrectness,
+             "time was up after " + std::to_string(i) + " of " + std::to_string(list.size()) + " cases");
+      v.status = VerdictStatus::kAmbiguous;
+      return false;
+    }
+    VerifyRequest r;
+    r.kernel = 0;
+    r.source = &t.candidate.source;
+    r.id = list[i];
+    r.form = problems_[0].form;
+    r.cpu_seconds_max = hang_seconds();
+    r.threads = spec_.target.threads > 1 && i % 2 == 1;
+    auto found = verifier_->verify(*t.cell, r);
+    if (!found.ok()) return reject(v, Gate::kCorrectness, found.status().message()), false;
+    v.max_error = std::max(v.max_error, found->max_error);
+    v.rms_error = std::max(v.rms_error, found->rms_error);
+    if (!found->ok) return reject(v, i == 0 ? Gate::kSmoke : found->gate, found->reason), false;
+    ++v.correctness_points;
+  }
+  v.guard = t.box;
+  v.guard.alignment_bytes = t.candidate.source.limits.alignment_bytes;
+  return true;
+}
+
+bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, double e_stop, int pairs_max,
+                               PointTiming& out, double& e_value) {
+  Verdict& v = t.verdict();
+  std::vector<PairSample> all;
+  SignTest test(options_.margin);
+  RatioInterval interval;
+  out.status = VerdictStatus::kAmbiguous;
+  while (static_cast<int>(all.size()) < pairs_max && !stop(t.until)) {
+    Bench::Request r;
+    r.plan = &t.candidate.source.plan;
+    r.pairs = std::min(kBatchPairs, pairs_max - static_cast<int>(all.size()));
+    r.cold = cold;
+    r.verify = all.empty();
+    r.cpu_seconds_max = hang_seconds() * (1 + r.pairs);
+    auto m = bench_->measure(*t.cell, p, r);
+    if (!m.ok()) return reject(v, Gate::kTiming, m.status().message()), false;
+    if (m->died)
+      return reject(v, Gate::kTiming,
+                    t.cell->death().text + " while it was timed at " + p.problem.to_string()),
+             false;
+    if (!m->finding.ok)
+      return reject(v, Gate::kTiming, "a timed call was wrong: " + m->finding.reason), false;
+    all.insert(all.end(), m->pairs.begin(), m->pairs.end());
+
+    const auto quiet =
+        static_cast<double>(std::count_if(all.begin(), all.end(), [](auto& x) { return !x.dropped; }));
+    const bool use_all = quiet < kQuietShare * static_cast<double>(all.size());
+    std::vector<double> a, b;
+    test = SignTest(options_.margin);
+    for (const PairSample& x : all) {
+      if (x.dropped && !use_all) continue;
+      a.push_back(x.fallback_ns), b.push_back(x.kernel_ns);
+      test.add(x.fallback_ns, x.kernel_ns);
+    }
+    out.pairs = static_cast<int>(a.size());
+    out.fallback_ns = median_of(a);
+    out.kernel_ns = median_of(b);
+    if (test.e_faster() >= e_stop) out.status = VerdictStatus::kFaster;
+    if (test.e_slower() >= kSlowerEvidence) out.status = VerdictStatus::kNotFaster;
+    if (out.status == VerdictStatus::kAmbiguous && out.pairs < kFutilePairs) continue;
+    interval = bootstrap_ratio(a, b, options_.seed, out.status == VerdictStatus::kAmbiguous ? 200 : 2000);
+    if (out.status == VerdictStatus::kAmbiguous && interval.high < 1 + options_.margin)
+      out.status = VerdictStatus::kNotFaster;
+    out.speedup = interval.median, out.ci_low = interval.low, out.ci_high = interval.high;
+    if (out.status != VerdictStatus::kAmbiguous) break;
+  }
+  e_value = test.e_faster();
+  return true;
+}
+
+bool SessionEvaluator::judge_timing(Trial& t) {
+  Verdict& v = t.verdict();
+  double weights = 0, pooled = 0;
+  bool any = false, ambiguous = false;
+  for (BenchProblem& p : problems_) {
+    if (!guard_holds(t.box, p.var_axes)) continue;
+    PointTiming out;
+    out.var_axes = p.var_axes;
+    out.fallback = spec_.op->fallback_name(p.form);
+    double e = 0;
+    if (!collect(t, p, p.cold, 1 / options_.alpha, options_.pairs_max, out, e)) return false;
+    if (out.status == VerdictStatus::kFaster && !cross_check(t, p, out)) return false;
+    v.timing.push_back(out);
+    t.e_values.push_back(e);
+    weights += p.weight;
+    pooled += p.weight * e;
+    any = any || out.status == VerdictStatus::kFaster;
+    ambiguous = ambiguous || out.status == VerdictStatus::kAmbiguous;
+  }
+  v.e_value = weights > 0 ? pooled / weights : 0;
+  if (any) return true;
+  v.failed_gate = Gate::kTiming;
+  v.status = ambiguous ? VerdictStatus::kAmbiguous : VerdictStatus::kNotFaster;
+  v.reason = v.timing.empty()
+                 ? "no problem was timed"
+                 : (ambiguous ? "not enough evidence: " : "not faster than the library: ") +
+                       number(v.timing[0].speedup) + "x [" + number(v.timing[0].ci_low) + ", " +
+                       number(v.timing[0].ci_high) + "] in " + std::to_string(v.timing[0].pairs) +
+                       " pairs against " + v.timing[0].fallback;
+  return false;
+}
+
+// The cell's times are its own word; the CPU clock that the kernel keeps for it is not.
+bool SessionEvaluator::cross_check(Trial& t, BenchProblem& p, const PointTiming& timing) {
+  if (p.cold) return true;  // calls in a row are warm: nothing to compare with
+  const double seen = bench_->supervised_ns(*t.cell, 1, timing.kernel_ns);
+  if (seen < 0) {
+    reject(t.verdict(), Gate::kTiming,
+           t.cell->death().text + " while it was timed at " + p.problem.to_string());
+    return false;
+  }
+  const double allowed =
+      kClockAllowance * timing.kernel_ns * std::max(1, spec_.target.threads) + kClockAllowanceNs;
+  if (seen <= allowed || seen < 0.9 * timing.fallback_ns) return true;
+  reject(t.verdict(), Gate::kTiming,
+         "reported " + number(timing.kernel_ns) + " ns a call, the supervisor's clock saw " + number(seen) +
+             " ns at " + p.problem.to_string());
+  return false;
+}
+
+bool SessionEvaluator::judge_other_state(Trial& t) {
+  Verdict& v = t.verdict();
+  for (PointTiming& point : v.timing) {
+    if (point.status != VerdictStatus::kFaster || stop(t.until)) continue;
+    auto p = std::find_if(problems_.begin(), problems_.end(),
+                          [&](auto& x) { return x.var_axes == point.var_axes; });
+    PointTiming other;
+    double e = 0;
+    if (!collect(t, *p, !p->cold, 1 / options_.alpha, kOtherStatePairs, other, e)) return false;
+    if (other.pairs == 0) continue;
+    point.cold_speedup = other.fallback_ns / other.kernel_ns;
+    if (other.status != VerdictStatus::kNotFaster || other.speedup >= 1 - options_.margin) continue;
+    point.status = VerdictStatus::kNotFaster;
+    v.reason = std::string("slower with ") + (p->cold ? "warm" : "cold") + " caches at " +
+               p->problem.to_string() + ": " + number(point.cold_speedup) + "x";
+  }
+  const bool any = std::any_of(v.timing.begin(), v.timing.end(),
+                               [](auto& x) { return x.status == VerdictStatus::kFaster; });
+  if (any) return true;
+  v.failed_gate = Gate::kTiming;
+  v.status = VerdictStatus::kNotFaster;
+  return false;
+}
+
+bool SessionEvaluator::judge_confirm(Trial& t) {
+  Verdict& v = t.verdict();
+  const auto points = [&] {
+    std::vector<JudgedPoint> list;
+    for (const PointTiming& x : v.timing) {
+      const auto p =
+          std::find_if(problems_.begin(), problems_.end(), [&](auto& y) { return y.var_axes == x.var_axes; });
+      list.push_back({x.var_axes, p->weight, x.status});
+    }
+    return list;
+  };
+  const int alignment = v.guard.alignment_bytes;
+  dispatch::Guard box = best_box(points(), t.limits);
+  // Another process, other addresses, other values.
+  auto cell = make_cell(t.build, std::span(&t.candidate, 1));
+  if (!cell.ok()) return reject(v, Gate::kConfirm, cell.status().message()), false;
+  t.cell = std::move(*cell);
+  bool all = true;
+  for (size_t i = 0; i < v.timing.size(); ++i) {
+    PointTiming& x = v.timing[i];
+    if (x.status != VerdictStatus::kFaster || !guard_holds(box, x.var_axes)) continue;
+    auto p =
+        std::find_if(problems_.begin(), problems_.end(), [&](auto& y) { return y.var_axes == x.var_axes; });
+    const dispatch::Status filled = bench_->fill(*p);
+    if (!filled.ok()) return reject(v, Gate::kConfirm, filled.message()), false;
+    PointTiming again = x;
+    double e = 0;
+    if (!collect(t, *p, p->cold, 1 / options_.alpha, options_.pairs_max, again, e)) return false;
+    again.cold_speedup = x.cold_speedup;
+    x = again;
+    all = all && x.status == VerdictStatus::kFaster;
+  }
+  if (!all) box = best_box(points(), t.limits);
+  const bool any = std::any_of(v.timing.begin(), v.timing.end(), [&](auto& x) {
+    return x.status == VerdictStatus::kFaster && guard_holds(box, x.var_axes);
+  });
+  if (!any) {
+    v.failed_gate = Gate::kConfirm;
+    v.status = stop(t.until) ? VerdictStatus::kAmbiguous : VerdictStatus::kNotFaster;
+    v.reason = "faster at first, not on fresh data";
+    return false;
+  }
+  v.status = VerdictStatus::kFaster;
+  v.failed_gate = Gate::kNone;
+  v.reason.clear();
+  v.guard = box;
+  v.guard.alignment_bytes = alignment;
+  return true;
+}
+
+}  // namespace niche::evolve::judge

@@ -1,0 +1,85 @@
+// SessionEvaluator: the Evaluator of one session: an oracle, a toolchain, and cells as they are needed.
+//
+// Order of life: arena, then the oracle (so that it never sees a candidate), then cells. Thread-safety: one
+// owner thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "evolve/evaluator.h"
+#include "evolve/judge/bench.h"
+#include "evolve/judge/build.h"
+#include "evolve/judge/verifier.h"
+
+namespace niche::evolve::judge {
+
+class SessionEvaluator final : public Evaluator {
+ public:
+  static dispatch::Result<std::unique_ptr<Evaluator>> make(EvaluatorSpec spec, EvaluatorOptions options);
+  ~SessionEvaluator() override;
+
+  dispatch::Result<std::vector<ProblemBaseline>> baselines() override;
+  std::vector<Verdict> screen(std::span<const Candidate> candidates) override;
+  Judgement judge(const Candidate& candidate) override;
+  std::string describe() const override;
+
+ private:
+  SessionEvaluator(EvaluatorSpec spec, EvaluatorOptions options);
+  dispatch::Status start();
+
+  // What screen() and judge() share.
+  struct Deadline {
+    std::chrono::steady_clock::time_point at;
+    double seconds_left() const {
+      return std::chrono::duration<double>(at - std::chrono::steady_clock::now()).count();
+    }
+  };
+  Deadline deadline(double seconds) const;
+  bool stop(const Deadline& d) const {
+    return d.seconds_left() <= 0 || (options_.keep_going && !options_.keep_going());
+  }
+  dispatch::Status ensure_baselines();
+  std::string why_refused(const Candidate& c) const;  // kParse; empty: acceptable
+  dispatch::Result<std::unique_ptr<Cell>> make_cell(const Build& build,
+                                                    std::span<const Candidate> candidates);
+  std::vector<CaseId> cases(const KernelSource& source, const dispatch::Guard& box) const;
+  double hang_seconds() const;
+  dispatch::Guard limits_of(const KernelSource& source) const;
+  std::vector<VarAxes> seen_points() const;
+  void reject(Verdict& v, Gate gate, const std::string& reason) const;
+
+  // screen()
+  struct Screening;
+  bool screen_smoke(Screening& s);
+  bool screen_times(Screening& s);
+  void screen_verdicts(Screening& s);
+
+  // judge()
+  struct Trial;
+  bool judge_correctness(Trial& t);
+  bool judge_timing(Trial& t);
+  bool judge_other_state(Trial& t);
+  bool judge_confirm(Trial& t);
+  bool cross_check(Trial& t, BenchProblem& p, const PointTiming& timing);
+  // Pairs until the evidence is enough either way; false: the trial is over (its verdict says why).
+  bool collect(Trial& t, BenchProblem& p, bool cold, double e_stop, int pairs_max, PointTiming& out,
+               double& e_value);
+
+  EvaluatorSpec spec_;
+  EvaluatorOptions options_;
+  std::string own_scratch_;  // removed at the end
+  std::unique_ptr<SharedArena> arena_;
+  std::unique_ptr<Oracle> oracle_;
+  std::unique_ptr<CppToolchain> toolchain_;
+  std::unique_ptr<Bench> bench_;
+  std::unique_ptr<Verifier> verifier_;
+  std::vector<BenchProblem> problems_;  // by weight, heaviest first; at most kTimedProblems
+  bool have_baselines_ = false;
+  dispatch::Status baseline_status_;
+  std::string confinement_;
+};
+
+}  // namespace niche::evolve::judge
