@@ -80,8 +80,8 @@ struct DispatcherOptions {
   uint32_t routes_max = 1u << 16;
   uint32_t threads_max = 1024;
   uint32_t definitions_max = 1u << 16;
-  PublisherLimits publisher;
-  SamplingRates sampling;
+  PublisherLimits publisher{};
+  SamplingRates sampling{};
   bool asymmetric_fence = true;  // false: the exchange even where membarrier works (tests, benchmarks)
 };
 
@@ -105,7 +105,7 @@ class Dispatcher {
 
   struct SiteOptions {
     uint32_t tenant = 0, device = 0, threads = 1;
-    ConstraintSet constraints;
+    ConstraintSet constraints{};
     int fallback_form = 0;  // who answers where the table has nothing
   };
   // Requires: `definition` came from define().

@@ -71,7 +71,7 @@ struct KeyPrefix {
   uint32_t tenant = 0;
   uint32_t device = 0;   // ordinal on this machine
   uint32_t threads = 1;  // the Executor's
-  ConstraintSet constraints;
+  ConstraintSet constraints{};
   bool operator==(const KeyPrefix&) const = default;
 };
 

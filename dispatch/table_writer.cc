@@ -44,7 +44,8 @@ void remove_at(TableShard* shard, uint64_t hole) {
 
 }  // namespace
 
-TableWriter::TableWriter() : empty_(new_block()) {
+TableWriter::TableWriter() {
+  empty_ = new_block();
   clear(empty_);
   directory_.resize(2);
   for (Shard*& s : directory_) {

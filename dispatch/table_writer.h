@@ -60,7 +60,7 @@ class TableWriter {
   uint32_t depth_ = 1;
   uint64_t batch_ = 1;
   uint64_t live_ = 0;
-  TableShard* empty_;
+  TableShard* empty_ = nullptr;
   std::vector<TableShard*> replaced_;
   std::vector<TableShard*> spare_;  // at most kSpareMax, warm
   std::vector<Snapshot*> spare_snapshots_;
