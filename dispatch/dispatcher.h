@@ -174,10 +174,10 @@ class Dispatcher {
     void sample(Decision* decision);
 
     Dispatcher& dispatcher_;
+    FallbackReason detached_ = FallbackReason::kNone;  // before thread_, whose initialiser sets it
     ThreadState* thread_;  // null: detached (a forked child, a dying thread, thread limit): fallbacks alone
     const Snapshot* snapshot_ = nullptr;
     uint64_t outer_ = 0;
-    FallbackReason detached_ = FallbackReason::kNone;
   };
 
  private:
