@@ -108,6 +108,13 @@ class Bindings {
     return Held(s != nullptr && s->matches(pointers) ? s : nullptr);
   }
 
+  // packed() for a thread that is not inside a Dispatcher::Call: holds the buffer. Takes the lock.
+  std::shared_ptr<const void> hold_packed(int slot, void* const* pointers) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!held_ || !held_->matches(pointers)) return nullptr;
+    return held_->buffers[static_cast<size_t>(slot)];
+  }
+
   // Binds or rebinds, then packs again for every kernel given to pack() so far.
   dispatch::Status bind(int arg, BoundTensor tensor);
   dispatch::Status unbind(int arg);

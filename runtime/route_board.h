@@ -1,0 +1,117 @@
+// RouteBoard: which kernel answers which problems of one Definition: turns kernels, their verdicts and the
+// problems that traffic shows into table entries and regions.
+//
+// Roles: the control plane alone (under Control's lock) writes; serving threads see what publish() commits.
+// Invariants:
+//   (1) a problem's incumbent is the serving kernel with the best measured gain there whose Guard, layout and
+//   properties
+//       fit, and only where that gain is above 1: never slower than the library;
+//   (2) at most one challenger at a time, and only where it promises more than the incumbent;
+//   (3) unseen shapes inside a serving kernel's Guard are that kernel's (a region); inside the challenger's
+//   alone, its;
+//       elsewhere the best library form of their class;
+//   (4) at most kProblemsMax exact problems, least recently seen go first.
+// Progress: publish() does not wait for readers. Cost: publish: some µs a problem of this Definition.
+// Why not simpler: one route a kernel would do if Guards did not overlap; sessions commit one kernel for
+// small and another for large shapes, verified on the same box.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "dispatch/dispatcher.h"
+#include "runtime/resident_kernel.h"
+
+namespace niche::core {
+
+class RouteBoard {
+ public:
+  static constexpr size_t kProblemsMax = 4096;
+
+  // `threads`: the executor's; part of every key.
+  RouteBoard(dispatch::Dispatcher& dispatcher, uint32_t definition, uint32_t threads);
+  ~RouteBoard();
+  RouteBoard(const RouteBoard&) = delete;
+  RouteBoard& operator=(const RouteBoard&) = delete;
+
+  // ---- kernels
+  void add_serving(std::shared_ptr<const ResidentKernel> kernel);
+  // Null: no challenger.
+  void set_challenger(std::shared_ptr<const ResidentKernel> kernel);
+  void remove(uint64_t kernel_id);  // from either role
+  const std::vector<std::shared_ptr<const ResidentKernel>>& serving() const { return serving_; }
+  const std::shared_ptr<const ResidentKernel>& challenger() const { return challenger_; }
+
+  // ---- problems
+  // True when the table has to change for it.
+  bool see(const dispatch::WideProblem& problem, int64_t now_ns);
+  size_t problems() const { return problems_.size(); }
+
+  // The best library form of the class that a problem falls into (form_class()); replaces what was known.
+  void set_form(uint64_t form_class, std::shared_ptr<const dispatch::Kernel> form);
+  std::shared_ptr<const dispatch::Kernel> form(uint64_t form_class) const;  // form 0 where nothing is known
+
+  // ---- effects
+  // Makes the table what the board says. kBusy: it waits for a stalled reader and will be published by
+  // poll().
+  dispatch::Status publish();
+  // State of every route that has the challenger. Acts on the next call; no publication.
+  void set_rollout(dispatch::RolloutState state, double share);
+  // Takes a kernel out of every route at once, then publishes without it.
+  dispatch::Status withdraw(uint64_t kernel_id);
+
+  // Calls so far by who answered: the challenger's and the control arm's, over all routes that had it.
+  struct Exposure {
+    uint64_t challenger = 0, control = 0;
+  };
+  Exposure exposure() const;
+  // Calls that a kernel answered, as incumbent or challenger.
+  uint64_t calls_of(uint64_t kernel_id) const;
+  // What a problem would be served by now.
+  struct Choice {
+    std::shared_ptr<const ResidentKernel> incumbent, challenger;
+    std::shared_ptr<const dispatch::Kernel> fallback;
+  };
+  Choice choose(const dispatch::WideProblem& problem) const;
+
+ private:
+  struct Key {
+    uint64_t incumbent, challenger, fallback;  // Kernel::id, which is never reused; 0: none
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Seen {
+    dispatch::WideProblem problem;
+    int64_t last_ns = 0;
+    const dispatch::Route* published = nullptr;
+  };
+  dispatch::Result<std::shared_ptr<dispatch::Route>> route_for(const Choice& choice);
+  dispatch::Status publish_regions();
+  void forget_unused_routes(const std::vector<const dispatch::Route*>& used);
+  std::shared_ptr<const ResidentKernel> best_serving(const dispatch::WideProblem& problem) const;
+  bool fits(const ResidentKernel& k, const dispatch::WideProblem& problem) const;
+
+  dispatch::Dispatcher& dispatcher_;
+  const uint32_t definition_;
+  const dispatch::KeyPrefix prefix_;
+  const int axes_;  // variable ones
+  std::vector<std::shared_ptr<const ResidentKernel>> serving_;
+  std::shared_ptr<const ResidentKernel> challenger_;
+  dispatch::RolloutState rollout_ = dispatch::RolloutState::kShadow;
+  double share_ = 0;
+  std::map<Key, std::shared_ptr<dispatch::Route>> routes_;
+  std::unordered_map<dispatch::ProblemKey, Seen, dispatch::ProblemKeyHash> problems_;
+  std::unordered_map<uint64_t, std::shared_ptr<const dispatch::Kernel>> forms_;
+  std::vector<uint64_t> regions_;
+  std::unordered_map<uint64_t, uint64_t> calls_before_;  // by kernel id, of routes that are gone
+};
+
+// Problems of one class share a best library form: each variable axis by powers of four.
+uint64_t form_class(const int64_t* var_axes, int count);
+// The problems of a class, as a box.
+dispatch::Guard form_box(uint64_t form_class, int count);
+
+}  // namespace niche::core
