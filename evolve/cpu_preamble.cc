@@ -234,6 +234,15 @@ NICHE_INLINE f32x16 dot_pairs(f32x16 c, u16x32 a, u16x32 b) { return __builtin_i
 #endif
 #endif
 
+// Lanes below n keep v, the others take `other`.
+template <class F> NICHE_INLINE F keep_n(F v, int n, F other) {
+  typedef typename IntOf<F>::I I;
+  I lane;
+  if constexpr (IntOf<F>::W == 8) lane = I{0, 1, 2, 3, 4, 5, 6, 7};
+  else lane = I{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < n ? v : other;
+}
+
 // load<W>, store: W elements of f32 or bf16 at any address, computed in f32. The _n forms touch the first n only
 // (0 < n < W; make n a compile-time constant where you can) and read zeros beyond.
 template <int W> NICHE_INLINE vf<W> load(const float* p) { return load_as<vf<W>>(p); }
@@ -329,20 +338,33 @@ template <int DEG, class F> NICHE_INLINE F exp2_frac(F f) {
     return fma(p, f, F{} + 1.0f);
   }
 }
-// The core: needs -88.02 <= x <= 88.7 (n of 2^n within [-127, 128]); 0 below -87.7, inf above 88.37. REST = false drops
-// the rest of log2(e): relative error grows by 1.4e-8 * |x|.
-template <int DEG, bool REST = true, class F> NICHE_INLINE F exp_core(F x) {
+// How the power of two is applied: a multiplication, or an integer addition to the exponent (off the FMA pipes, but the
+// result must be a normal number).
+enum class Scale { kMultiply, kAddExponent };
+// The core: e^(SIGN * x) for -88.02 <= SIGN * x <= 88.7 (2^n with n within [-127, 128]): 0 below -87.7, inf above 88.37;
+// with kAddExponent for |x| <= 87.3. REST = false drops the rest of log2(e): the relative error grows by 1.4e-8 * |x|.
+template <int DEG, bool REST = true, Scale HOW = Scale::kMultiply, int SIGN = 1, class F>
+NICHE_INLINE F exp_core(F x) {
   typedef typename IntOf<F>::I I;
-  const F magic = F{} + 12583039.0f;  // 1.5 * 2^23 + 127: the low bits of t become the exponent field
-  const F t = fma(x, F{} + 1.44269502f, magic);
+  constexpr bool kMul = HOW == Scale::kMultiply;
+  // 1.5 * 2^23 (+ 127): the low bits of t become (the exponent field) n
+  const F magic = F{} + (kMul ? 12583039.0f : 12582912.0f);
+  const F t = fma(x, F{} + SIGN * 1.44269502f, magic);
   const F n = t - magic;
-  F f = fma(x, F{} + 1.44269502f, -n);
-  if constexpr (REST) f = fma(x, F{} + 1.92596303e-08f, f);
-  return exp2_frac<DEG>(f) * (F)((I)t << 23);
+  F f = fma(x, F{} + SIGN * 1.44269502f, -n);
+  if constexpr (REST) f = fma(x, F{} + SIGN * 1.92596303e-08f, f);
+  const F p = exp2_frac<DEG>(f);
+  if constexpr (kMul) return p * (F)((I)t << 23);
+  else return (F)((I)p + ((I)t << 23));
 }
 // e^x for x <= 88: -inf gives 0, results below 2^-126 flush to 0, NaN stays.
-template <int DEG = 6, bool REST = true, class F> NICHE_INLINE F exp_nonpos(F x) {
-  return exp_core<DEG, REST>(vmax(F{} - 88.02f, x));
+template <int DEG = 6, bool REST = true, Scale HOW = Scale::kMultiply, class F> NICHE_INLINE F exp_nonpos(F x) {
+  if constexpr (HOW == Scale::kMultiply) {
+    return exp_core<DEG, REST>(vmax(F{} - 88.02f, x));
+  } else {
+    const F r = exp_core<DEG, REST, HOW>(vmax(F{} - 87.3f, x));
+    return x < -87.3f ? F{} : r;
+  }
 }
 // e^x everywhere: inf above 88.72, gradual underflow.
 template <int DEG = 6, class F> NICHE_INLINE F exp(F x) {
@@ -356,8 +378,8 @@ template <int DEG = 6, class F> NICHE_INLINE F exp(F x) {
   return exp2_frac<DEG>(f) * (F)((k1 + 127) << 23) * (F)((k - k1 + 127) << 23);
 }
 // 1 + e^-x with its extremes kept finite: divide by it, or multiply by rcp() of it.
-template <int DEG = 6, bool REST = true, class F> NICHE_INLINE F one_plus_exp_neg(F x) {
-  return exp_core<DEG, REST>(vmin(F{} + 86.0f, vmax(F{} - 86.0f, -x))) + 1.0f;
+template <int DEG = 6, bool REST = true, Scale HOW = Scale::kMultiply, class F> NICHE_INLINE F one_plus_exp_neg(F x) {
+  return exp_core<DEG, REST, HOW, -1>(vmin(F{} + 86.0f, vmax(F{} - 86.0f, x))) + 1.0f;
 }
 template <int DEG = 6, class F> NICHE_INLINE F sigmoid(F x) { return 1.0f / one_plus_exp_neg<DEG>(x); }
 template <class F> NICHE_INLINE F vabs(F x) { return (F)((typename IntOf<F>::U)x & 0x7fffffffu); }

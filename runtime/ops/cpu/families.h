@@ -9,7 +9,10 @@ namespace niche::ops_cpu {
 // Adds every family of this folder.
 void register_cpu_families(evolve::FamilyRegistry& registry);
 
-// One line a family; each is defined in the file of its name.
+// One line a file; each is defined in <name>_family.cc.
 void add_rms_norm_families(evolve::FamilyRegistry& registry);  // rms_norm, fused_add_rms_norm, ..._inplace
+void add_layer_norm_family(evolve::FamilyRegistry& registry);
+void add_silu_mul_family(evolve::FamilyRegistry& registry);
+void add_softmax_family(evolve::FamilyRegistry& registry);
 
 }  // namespace niche::ops_cpu

@@ -223,7 +223,7 @@ class RmsNormFamily : public SpaceFamily {
     if (v["unroll"] > 1 && n < 2 * v["lanes"] * v["unroll"]) return false;
     if (v["unroll2"] > 1 && n < 2 * v["lanes"] * v["unroll2"]) return false;
     if (v["hold"] && n * v["rows"] * 4 > (64 << 10)) return false;
-    if (v["stream"] && (n % v["lanes"] != 0 || form_ == Form::kInPlace)) return false;
+    if (v["stream"] && (n % (2 * v["lanes"]) != 0 || form_ == Form::kInPlace)) return false;
     if (v["dot"] && (!t.avx512_bf16 || !is_bf16(d) || v["lanes"] != 16 || form_ != Form::kPlain || v["hold"]))
       return false;
     return t.threads > 1 || v["serial"] == params().back().values[0];

@@ -48,8 +48,9 @@ class CompiledBatch {
   bool run(int i, void* const* p, const long* axes, const double* attrs, const std::vector<bool>& constant,
            int64_t pieces) const;
 
+  void* symbol(const std::string& name) const;  // of a loaded batch; aborts when there is none
+
  private:
-  void* symbol(const std::string& name) const;
   std::vector<evolve::KernelSource> sources_;
   void* handle_ = nullptr;
 };
