@@ -1,0 +1,1 @@
+extern "C" int niche_answer() { return NICHE_ANSWER; }
