@@ -1,6 +1,8 @@
 # niche_library(NAME SOURCES ... [PUBLIC libs] [PRIVATE libs]): one static, position-independent target a folder.
-# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s]): one GoogleTest program,
-# registered with CTest case by case and labelled.
+# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [SANITIZED]): one GoogleTest program,
+# registered with CTest case by case and labelled. SANITIZED, and every stress test: of the concurrent parts, also
+# built by niche_sanitized_tests and run under the sanitizers in CI.
+add_custom_target(niche_sanitized_tests)
 
 add_library(niche_flags INTERFACE)
 target_include_directories(niche_flags INTERFACE
@@ -27,7 +29,11 @@ function(niche_library name)
 endfunction()
 
 function(niche_test name)
-  cmake_parse_arguments(A "" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(A "SANITIZED" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  if(A_SANITIZED OR A_LABEL STREQUAL "stress")
+    string(APPEND A_LABEL "_sanitized")  # one label: gtest_discover_tests cannot pass a list
+    add_dependencies(niche_sanitized_tests ${name})
+  endif()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
