@@ -1,8 +1,9 @@
-// WorkerClient: the server's end of one evolution session. The session itself (search, compile, verify, measure) lives
-// in a worker process, started by posix_spawn; a candidate's crash is not a crash of the server, nor of the worker.
+// WorkerClient: the server's end of one evolution session. The session itself (search, compile, verify,
+// measure) lives in a worker process, started by posix_spawn; a candidate's crash is not a crash of the
+// server, nor of the worker.
 //
-// Thread-safety: one owner thread. Progress: poll() never blocks longer than its timeout. Bounds: one worker a client;
-// messages at most 16 MiB.
+// Thread-safety: one owner thread. Progress: poll() never blocks longer than its timeout. Bounds: one worker
+// a client; messages at most 16 MiB.
 #pragma once
 
 #include <array>
@@ -26,16 +27,19 @@ struct SeenProblem {
 
 struct SessionRequest {
   std::string session_id;
-  std::string definition_json;         // see evolve/definition_json.h
-  std::vector<SeenProblem> problems;   // at most 64; the planner merges the rest
-  std::string cache_dir;               // kernels_cache directory: verified kernels are committed there by the worker
-  std::string store_path;              // SQLite file with the search tree
+  std::string definition_json;        // see evolve/definition_json.h
+  std::vector<SeenProblem> problems;  // at most 64; the planner merges the rest
+  std::string cache_dir;   // kernels_cache directory: verified kernels are committed there by the worker
+  std::string store_path;  // SQLite file with the search tree
   std::vector<std::string> op_libraries;  // shared objects and JSON Definitions to load, as the server did
   double wall_seconds_max = 20;
   int evaluations_max = 400;
-  double target_speedup = 0;           // 0: none
-  int threads = 1;                     // threads that a live call may use
-  uint64_t seed = 0;                   // 0: from the system's entropy
+  double target_speedup = 0;       // 0: none
+  int threads = 1;                 // threads that a live call may use
+  uint64_t seed = 0;               // 0: from the system's entropy
+  std::string policy = "default";  // evolve/search/policy.h
+  int batch = 8;                   // candidates a compile; 1 to 64
+  bool resume = false;  // go on with the store's unfinished session of this Definition, if there is one
 };
 
 struct SessionEvent {
@@ -46,33 +50,38 @@ struct SessionEvent {
     kFailed,    // the worker died or refused: `reason`
   };
   Kind kind = Kind::kProgress;
-  std::string record_file;   // file name in the cache directory
+  std::string record_file;  // file name in the cache directory
   std::string kernel_name;
-  double best_speedup = 0;   // traffic-weighted, best candidate so far
-  int tried = 0;             // candidates judged
+  double best_speedup = 0;                 // traffic-weighted, best candidate so far by its screen
+  double committed_speedup = 0;            // traffic-weighted, with every kernel committed so far; 0: none
+  int kernels = 0;                         // committed so far
+  int tried = 0;                           // candidates judged
   std::array<int, kGateCount> rejected{};  // by gate
   double seconds_used = 0;
-  std::string reason;        // "target reached", "wall time", "stagnation", ...
+  std::string reason;  // "target reached", "wall time", "stagnation", ...
 };
 
 struct WorkerOptions {
   std::string program;            // the `niche` program (or the server's own binary, re-executed)
   std::vector<std::string> args;  // usually {"worker"}
   int nice = 19;
-  bool idle_scheduling = true;    // SCHED_IDLE
-  int64_t memory_bytes_max = int64_t{4} << 30;
+  bool idle_scheduling = true;  // SCHED_IDLE
+  int64_t memory_bytes_max = int64_t{4} << 30;  // data of each of its processes
+  int handshake_timeout_ms = 20'000;            // a worker that links libtorch takes about a second under load
 };
 
 class WorkerClient {
  public:
-  // kNotFound: no such program; kIo: spawn failed; kUnsupported: versions do not shake hands (both are named).
+  // kNotFound: no such program; kIo: spawn failed; kUnsupported: versions do not shake hands (both are
+  // named).
   static dispatch::Result<std::unique_ptr<WorkerClient>> spawn(const WorkerOptions& options);
-  virtual ~WorkerClient() = default;  // kills the worker's process group and reaps it
+  virtual ~WorkerClient() = default;  // kills the worker with all its children and reaps it
 
   virtual dispatch::Status start(const SessionRequest& request) = 0;
   // The next event, or nothing within the timeout. After kDone or kFailed: nothing more.
   virtual std::optional<SessionEvent> poll(int timeout_ms) = 0;
-  // SIGSTOP / SIGCONT of the whole process group: serving takes the machine back at once.
+  // SIGSTOP / SIGCONT of the worker and all its children: serving takes the machine back at once. Time in pause does
+  // not count against the session's wall limit.
   virtual dispatch::Status pause() = 0;
   virtual dispatch::Status resume() = 0;
   // Asks the session to end at the next candidate; the destructor ends it at once.
@@ -80,7 +89,8 @@ class WorkerClient {
   virtual int pid() const = 0;
 };
 
-// Finds the worker program by DESIGN's order: `configured`, beside libniche, on PATH. kNotFound lists where it looked.
+// Finds the worker program by DESIGN's order: `configured`, beside libniche, on PATH. kNotFound lists where
+// it looked.
 dispatch::Result<std::string> find_worker_program(const std::string& configured);
 
 }  // namespace niche::evolve

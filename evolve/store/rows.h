@@ -55,6 +55,7 @@ struct PastBest {
   std::string session, definition_json, problems_json;
   std::string family, point_json, outcome;
   double cost = 0;
+  std::string source_hash;
 };
 
 }  // namespace niche::evolve::store

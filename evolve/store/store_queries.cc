@@ -29,7 +29,7 @@ NodeRow read_node(const Statement& s) {
 }
 
 PastBest read_past(const Statement& s) {
-  return {s.text(0), s.text(1), s.text(2), s.text(3), s.text(4), s.text(5), s.real(6)};
+  return {s.text(0), s.text(1), s.text(2), s.text(3), s.text(4), s.text(5), s.real(6), s.text(7)};
 }
 
 }  // namespace
@@ -128,7 +128,8 @@ Result<std::vector<NodeRow>> Store::siblings(const std::string& session, int nod
 
 Result<PastBest> Store::global_best(const std::string& definition) {
   auto s = db_->prepare(
-      "SELECT session, definition_json, problems_json, family, point_json, outcome, cost FROM nodes "
+      "SELECT session, definition_json, problems_json, family, point_json, outcome, cost, source_hash FROM "
+      "nodes "
       "JOIN sessions ON sessions.id=nodes.session WHERE definition=? AND " +
       std::string(kUsable) +
       " ORDER BY CASE outcome WHEN 'faster' THEN 0 ELSE 1 END, cost, nodes.id LIMIT 1");
@@ -146,7 +147,7 @@ Result<std::vector<PastBest>> Store::past_bests(const std::string& op, const std
       "ranked AS (SELECT n.*, row_number() OVER (PARTITION BY n.session ORDER BY " +
       std::string(kBestFirst) + ") AS place FROM nodes n JOIN past ON past.session=n.session WHERE " +
       std::string(kUsable) +
-      ") SELECT past.session, definition_json, problems_json, family, point_json, outcome, cost "
+      ") SELECT past.session, definition_json, problems_json, family, point_json, outcome, cost, source_hash "
       "FROM ranked JOIN past ON past.session=ranked.session WHERE place<=? ORDER BY started_unix_ns DESC, "
       "place");
   if (!s.ok()) return s.status();

@@ -1,0 +1,68 @@
+// Recorder: a session's way to the store. A store that fails in the middle of a session (a full disk, a
+// damaged file) ends the recording, not the session: what was verified still reaches the cache.
+//
+// Thread-safety: one owner.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "evolve/search/tree.h"
+#include "evolve/session/candidate_source.h"
+#include "evolve/store/store.h"
+
+namespace niche::evolve {
+
+// What a store keeps of a session that did not end, as far as a new process needs it.
+struct SessionHistory {
+  std::vector<store::NodeRow> nodes;
+  std::vector<store::EvaluationRow> evaluations;
+};
+
+class Recorder {
+ public:
+  Recorder(store::Store* store, std::string session) : store_(store), session_(std::move(session)) {}
+
+  void nodes(const search::Tree& tree, const search::SearchSpace& space, int first,
+             const std::vector<RenderedPoint>& rendered) {
+    if (!recording()) return;
+    std::vector<store::NodeRow> rows;
+    std::vector<std::string> sources;
+    for (int id = first; id < tree.size(); ++id) {
+      const search::Node& n = tree.node(id);
+      const RenderedPoint& r = rendered[static_cast<size_t>(id - first)];
+      store::NodeRow row;
+      row.id = id;
+      row.parent = n.parent;
+      row.second_parent = n.second_parent;
+      row.batch = n.batch;
+      row.made_by = n.made_by;
+      row.family = space.family_name(n.candidate.family);
+      row.point_json = point_to_json(space, n.candidate);
+      row.source_hash = r.text_hash;
+      rows.push_back(std::move(row));
+      sources.push_back(r.source.text);
+    }
+    keep(store_->add_nodes(session_, rows, sources));
+  }
+  void evaluations(const std::vector<store::EvaluationRow>& rows) {
+    if (recording() && !rows.empty()) keep(store_->add_evaluations(session_, rows));
+  }
+  void end(const std::string& reason, int64_t unix_ns) {
+    if (recording()) keep(store_->end_session(session_, reason, unix_ns));
+  }
+  // Why recording ended; OK while it goes on, or where there is no store.
+  const dispatch::Status& status() const { return status_; }
+
+ private:
+  bool recording() const { return store_ != nullptr && status_.ok(); }
+  void keep(dispatch::Status s) {
+    if (!s.ok()) status_ = std::move(s);
+  }
+  store::Store* store_;
+  std::string session_;
+  dispatch::Status status_;
+};
+
+}  // namespace niche::evolve

@@ -1,0 +1,143 @@
+#include "evolve/session/session_json.h"
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace niche::evolve {
+namespace {
+
+using dispatch::invalid;
+using dispatch::Result;
+using nlohmann::json;
+
+constexpr size_t kProblemsMax = 64;
+constexpr std::array<const char*, 4> kKinds{"progress", "kernel", "done", "failed"};
+
+json problems_json(const std::vector<SeenProblem>& problems) {
+  json list = json::array();
+  for (const SeenProblem& p : problems)
+    list.push_back({{"axes", p.var_axes}, {"weight", p.weight}, {"cold", p.cold}});
+  return list;
+}
+
+// nlohmann's exceptions become a Status here: `read` may use at() and get<>() freely.
+template <typename T, typename Read>
+Result<T> parse(std::string_view text, const char* what, Read read) {
+  try {
+    return read(json::parse(text));
+  } catch (const json::exception& e) {
+    return invalid(std::string(what) + ": " + e.what());
+  }
+}
+
+Result<std::vector<SeenProblem>> problems_of(const json& list) {
+  if (!list.is_array()) return invalid("problems: not an array");
+  if (list.size() > kProblemsMax)
+    return invalid("problems: " + std::to_string(list.size()) + ", at most " + std::to_string(kProblemsMax));
+  std::vector<SeenProblem> out;
+  for (const json& p : list) {
+    SeenProblem seen;
+    seen.var_axes = p.at("axes").get<std::vector<int64_t>>();
+    seen.weight = p.at("weight").get<double>();
+    seen.cold = p.at("cold").get<bool>();
+    if (seen.var_axes.size() > dispatch::kMaxVarAxes) return invalid("problems: too many axes");
+    if (!std::isfinite(seen.weight) || seen.weight < 0) return invalid("problems: a weight below 0");
+    out.push_back(std::move(seen));
+  }
+  return out;
+}
+
+std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string problems_to_json(const std::vector<SeenProblem>& problems) {
+  return dump(problems_json(problems));
+}
+
+Result<std::vector<SeenProblem>> problems_from_json(std::string_view text) {
+  return parse<std::vector<SeenProblem>>(text, "problems", problems_of);
+}
+
+std::string request_to_json(const SessionRequest& r) {
+  return dump({{"session_id", r.session_id},
+               {"definition", r.definition_json},
+               {"problems", problems_json(r.problems)},
+               {"cache_dir", r.cache_dir},
+               {"store_path", r.store_path},
+               {"op_libraries", r.op_libraries},
+               {"wall_seconds_max", r.wall_seconds_max},
+               {"evaluations_max", r.evaluations_max},
+               {"target_speedup", r.target_speedup},
+               {"threads", r.threads},
+               {"seed", r.seed},
+               {"policy", r.policy},
+               {"batch", r.batch},
+               {"resume", r.resume}});
+}
+
+Result<SessionRequest> request_from_json(std::string_view text) {
+  return parse<SessionRequest>(text, "session request", [](const json& j) -> Result<SessionRequest> {
+    SessionRequest r;
+    j.at("session_id").get_to(r.session_id);
+    j.at("definition").get_to(r.definition_json);
+    auto problems = problems_of(j.at("problems"));
+    if (!problems.ok()) return problems.status();
+    r.problems = std::move(*problems);
+    j.at("cache_dir").get_to(r.cache_dir);
+    j.at("store_path").get_to(r.store_path);
+    j.at("op_libraries").get_to(r.op_libraries);
+    j.at("wall_seconds_max").get_to(r.wall_seconds_max);
+    j.at("evaluations_max").get_to(r.evaluations_max);
+    j.at("target_speedup").get_to(r.target_speedup);
+    j.at("threads").get_to(r.threads);
+    j.at("seed").get_to(r.seed);
+    j.at("policy").get_to(r.policy);
+    j.at("batch").get_to(r.batch);
+    j.at("resume").get_to(r.resume);
+    if (r.problems.empty()) return invalid("session request: no problem to optimise for");
+    if (!(r.wall_seconds_max > 0) || !std::isfinite(r.wall_seconds_max))
+      return invalid("session request: wall_seconds_max must be positive and finite");
+    if (r.evaluations_max < 1) return invalid("session request: evaluations_max must be at least 1");
+    if (r.threads < 1) return invalid("session request: threads must be at least 1");
+    if (r.batch < 1 || r.batch > 64) return invalid("session request: batch must be 1 to 64");
+    return r;
+  });
+}
+
+std::string event_to_json(const SessionEvent& e) {
+  return dump({{"kind", kKinds[static_cast<size_t>(e.kind)]},
+               {"record_file", e.record_file},
+               {"kernel_name", e.kernel_name},
+               {"best_speedup", e.best_speedup},
+               {"committed_speedup", e.committed_speedup},
+               {"kernels", e.kernels},
+               {"tried", e.tried},
+               {"rejected", e.rejected},
+               {"seconds_used", e.seconds_used},
+               {"reason", e.reason}});
+}
+
+Result<SessionEvent> event_from_json(std::string_view text) {
+  return parse<SessionEvent>(text, "session event", [](const json& j) -> Result<SessionEvent> {
+    SessionEvent e;
+    const auto kind = j.at("kind").get<std::string>();
+    size_t k = 0;
+    while (k < kKinds.size() && kind != kKinds[k]) ++k;
+    if (k == kKinds.size()) return invalid("session event: unknown kind '" + kind + "'");
+    e.kind = static_cast<SessionEvent::Kind>(k);
+    j.at("record_file").get_to(e.record_file);
+    j.at("kernel_name").get_to(e.kernel_name);
+    j.at("best_speedup").get_to(e.best_speedup);
+    j.at("committed_speedup").get_to(e.committed_speedup);
+    j.at("kernels").get_to(e.kernels);
+    j.at("tried").get_to(e.tried);
+    j.at("rejected").get_to(e.rejected);
+    j.at("seconds_used").get_to(e.seconds_used);
+    j.at("reason").get_to(e.reason);
+    return e;
+  });
+}
+
+}  // namespace niche::evolve

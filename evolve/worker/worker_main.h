@@ -1,0 +1,32 @@
+// worker_main: the process in which candidates live and die: `niche worker`, or a server's own binary
+// re-executed (its main calls this first). It serves one session over the socket at descriptor 3 and ends
+// with it.
+//
+// Single-threaded, because the evaluator forks. It makes itself small (oom_score_adj 1000, SCHED_IDLE, nice
+// 19, a limit on data) and dies with the server (PR_SET_PDEATHSIG; end of the socket).
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "evolve/session/local_session.h"
+
+namespace niche::evolve {
+
+// What only the program above knows.
+struct WorkerHooks {
+  // Loads one of SessionRequest::op_libraries, as the server did. Empty: a request that names any is refused.
+  std::function<dispatch::Status(const std::string& path, dispatch::OpRegistry&, FamilyRegistry&)>
+      load_library;
+  // The environment key, as the server computes it. Required.
+  std::function<dispatch::Result<kernels_cache::Environment>(const SessionRequest&)> environment;
+  EvaluatorFactory make_evaluator;  // required: evolve::make_evaluator
+  ChildStart child_start;           // see evaluator.h
+};
+
+// Exit status: 0: the session ended, or the server did; 64: not started by a WorkerClient; 65: the server
+// spoke nonsense; 70: versions differ. Messages for people go to stderr.
+int worker_main(int argc, char** argv, dispatch::OpRegistry& ops, FamilyRegistry& families,
+                const WorkerHooks& hooks);
+
+}  // namespace niche::evolve
