@@ -12,6 +12,7 @@
 #include "evolve/worker/protocol.h"
 #include "evolve/worker/worker_main.h"
 #include "tests/evolve/fake_evaluator.h"
+#include "tests/evolve/toy_environment.h"
 #include "tests/evolve/toy_family.h"
 #include "tests/evolve/toy_op.h"
 
@@ -62,12 +63,12 @@ int honest(int argc, char** argv) {
   WorkerHooks hooks;
   hooks.environment =
       [](const SessionRequest&) -> niche::dispatch::Result<niche::kernels_cache::Environment> {
-    niche::kernels_cache::Environment e;
-    e.device_class = "cpu";
-    e.device_model = "a test's machine";
-    e.compiler = "fake 1.0";
-    return e;
+    return testing_ops::toy_environment();
   };
+  if (std::string(argv[1]) == "judge") {
+    hooks.make_evaluator = make_evaluator;
+    return worker_main(argc, argv, ops, families, hooks);
+  }
   hooks.make_evaluator =
       [&](EvaluatorSpec spec,
           EvaluatorOptions options) -> niche::dispatch::Result<std::unique_ptr<Evaluator>> {
@@ -117,5 +118,5 @@ int misbehave(const std::string& how) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  return what == "worker" ? honest(argc, argv) : misbehave(what);
+  return what == "worker" || what == "judge" ? honest(argc, argv) : misbehave(what);
 }
