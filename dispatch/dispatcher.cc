@@ -174,8 +174,7 @@ size_t Dispatcher::drain(const std::function<void(const EventRecord&)>& f) {
 
 RouteCounts Dispatcher::thread_counts() {
   RouteCounts counts;
-  FallbackReason why = FallbackReason::kNone;
-  ThreadState* t = thread(&why);
+  ThreadState* t = thread().state;
   if (t == nullptr) return counts;
   for (const auto& chunk : t->chunks) {
     const CounterChunk* c = chunk.load(std::memory_order_acquire);  // acquire: pairs with ensure_chunks
@@ -235,71 +234,79 @@ uint64_t Dispatcher::requests_in_flight() const {
 
 // ---- the slower paths of a call ----
 
-Decision Dispatcher::Call::fall_back(const CallSite& site, FallbackReason reason) {
-  if (thread_ == nullptr) {
-    const FallbackReason why = detached_ != FallbackReason::kNone ? detached_ : reason;
-    dispatcher_.cold_->detached[static_cast<int>(why)].fetch_add(1, std::memory_order_relaxed);
+Decision Dispatcher::Call::fall_back(Context c, const CallSite& site, FallbackReason reason) {
+  if (c.thread == nullptr) {
+    const FallbackReason why = c.detached != FallbackReason::kNone ? c.detached : reason;
+    c.dispatcher->cold_->detached[static_cast<int>(why)].fetch_add(1, std::memory_order_relaxed);
     return {&site.fallback(), nullptr, nullptr, Rung::kFallback, why, false};
   }
-  thread_->count(kNoRoute, Rung::kFallback).add();
-  thread_->by_reason[static_cast<int>(reason)].add();
+  c.thread->count(kNoRoute, Rung::kFallback).add();
+  c.thread->by_reason[static_cast<int>(reason)].add();
   Decision d{&site.fallback(), nullptr, nullptr, Rung::kFallback, reason, false};
-  if (--thread_->countdown <= 0) sample(&d);
+  if (--c.thread->countdown <= 0) {
+    const Sampled s = sample(c, d.route, d.kernel, d.shadow);
+    d.shadow = s.shadow;
+    d.time = s.time;
+  }
   return d;
 }
 
-Decision Dispatcher::Call::fall_back(const CallSite& site, const Decision& was, FallbackReason reason) {
-  if (thread_ == nullptr || was.rung == Rung::kFallback) return was;
+Decision Dispatcher::Call::take_back(Context c, const CallSite& site, const Decision& was,
+                                     FallbackReason reason) {
+  if (c.thread == nullptr || was.rung == Rung::kFallback) return was;
   const uint32_t index = was.route != nullptr ? was.route->index() : kNoRoute;
-  thread_->count(index, was.rung).add(static_cast<uint64_t>(-1));
-  thread_->count(index, Rung::kFallback).add();
-  thread_->by_reason[static_cast<int>(reason)].add();
+  c.thread->count(index, was.rung).add(static_cast<uint64_t>(-1));
+  c.thread->count(index, Rung::kFallback).add();
+  c.thread->by_reason[static_cast<int>(reason)].add();
   const Kernel* k = was.route != nullptr ? was.route->fallback().get() : &site.fallback();
   return {k, nullptr, was.route, Rung::kFallback, reason, was.time};
 }
 
-void Dispatcher::Call::record_time(const Decision& d, const ProblemKey& key, const int64_t* axes,
+void Dispatcher::Call::record_time(Context c, const Decision& d, const ProblemKey& key, const int64_t* axes,
                                    uint64_t ticks) {
-  if (thread_ == nullptr) return;
-  EventRecord* e = thread_->timings.begin_push();
+  if (c.thread == nullptr) return;
+  EventRecord* e = c.thread->timings.begin_push();
   if (e == nullptr) return;
   e->key = key;
   std::copy(axes, axes + kMaxVarAxes, e->axes);
   e->kernel_id = d.kernel->id;
   e->ticks = ticks;
-  e->request_id = thread_->request.id;
+  e->request_id = c.thread->request.id;
   e->route = d.route != nullptr ? d.route->index() : kNoRoute;
   e->kind = EventRecord::Kind::kTiming;
   e->rung = d.rung;
   e->reason = d.reason;
-  thread_->timings.commit();
+  c.thread->timings.commit();
 }
 
-void Dispatcher::Call::sample(Decision* d) {
-  ThreadState* t = thread_;
-  const Cold& cold = *dispatcher_.cold_;
+Dispatcher::Call::Sampled Dispatcher::Call::sample(Context c, const Route* route, const Kernel* kernel,
+                                                   const Kernel* shadow) {
+  ThreadState* t = c.thread;
+  const Cold& cold = *c.dispatcher->cold_;
+  Sampled s{shadow, false};
   t->time_left -= t->interval;
   t->shadow_left -= t->interval;
   const bool quiet = t->request.capture != CaptureState::kNone;  // nothing is timed or shadowed under capture
   if (t->time_left <= 0) {
     const uint32_t every = cold.time_every.load(std::memory_order_relaxed);
-    d->time = every != 0 && !quiet;
+    s.time = every != 0 && !quiet;
     t->time_left = jittered(t, every);
   }
   if (t->shadow_left <= 0) {
     const uint32_t every = cold.shadow_every.load(std::memory_order_relaxed);
-    if (every != 0 && !quiet && d->shadow == nullptr && d->route != nullptr && !d->kernel->is_fallback())
-      d->shadow = d->route->fallback().get();
+    if (every != 0 && !quiet && shadow == nullptr && route != nullptr && !kernel->is_fallback())
+      s.shadow = route->fallback().get();
     t->shadow_left = jittered(t, every);
   }
   t->interval = std::min({t->time_left, t->shadow_left, kIntervalMax});
   t->countdown = t->interval;
+  return s;
 }
 
 // Who answers on this route, by its state. Counts nothing: a region may still be refused.
-Decision Dispatcher::Call::choose(const Route& route, const ProblemKey& key, const int64_t* axes,
-                                  bool region) {
-  ThreadState* t = thread_;
+Decision Dispatcher::Call::choose(const Context& c, const Route& route, const ProblemKey& key,
+                                  const int64_t* axes, bool region) {
+  ThreadState* t = c.thread;
   const uint32_t workspace = t->workspace_units.load(std::memory_order_relaxed);
   Decision d{route.fallback().get(), nullptr, &route, Rung::kFallback, FallbackReason::kNoKernel, false};
   // Null where it may not run; exact entries were checked when they were published.
@@ -315,7 +322,7 @@ Decision Dispatcher::Call::choose(const Route& route, const ProblemKey& key, con
     return every != 0 && t->request.capture == CaptureState::kNone && (t->next_random() >> 32) % every == 0;
   };
   const RolloutWord word = route.word();
-  const Cold& cold = *dispatcher_.cold_;
+  const Cold& cold = *c.dispatcher->cold_;
   if (word.state() == RolloutState::kFallbackOnly) return d;
   if (word.state() == RolloutState::kQuarantined) {
     d.reason = FallbackReason::kRolledBack;
@@ -352,70 +359,74 @@ Decision Dispatcher::Call::choose(const Route& route, const ProblemKey& key, con
   return d;
 }
 
-Decision Dispatcher::Call::counted(Decision d) {
-  thread_->count(d.route != nullptr ? d.route->index() : kNoRoute, d.rung).add();
-  if (d.rung == Rung::kFallback) thread_->by_reason[static_cast<int>(d.reason)].add();
-  if (--thread_->countdown <= 0) sample(&d);
+Decision Dispatcher::Call::counted(const Context& c, Decision d) {
+  c.thread->count(d.route != nullptr ? d.route->index() : kNoRoute, d.rung).add();
+  if (d.rung == Rung::kFallback) c.thread->by_reason[static_cast<int>(d.reason)].add();
+  if (--c.thread->countdown <= 0) {
+    const Sampled s = sample(c, d.route, d.kernel, d.shadow);
+    d.shadow = s.shadow;
+    d.time = s.time;
+  }
   return d;
 }
 
-Decision Dispatcher::Call::decide_slowly(const CallSite& site, const ProblemKey& key, const int64_t* axes,
+Decision Dispatcher::Call::decide_slowly(Context c, const CallSite& site, ProblemKey key, const int64_t* axes,
                                          const TableSlot* slot) {
   if (key.wide()) {
     WideProblem p{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
     p.prefix.constraints = key.constraints();
     if (!(slot->wide->problem == p))
-      return decide_miss(site, key, axes);  // another problem with the same hash
+      return decide_miss(c, site, key, axes);  // another problem with the same hash
   }
-  return counted(choose(*slot->route, key, axes, false));
+  return counted(c, choose(c, *slot->route, key, axes, false));
 }
 
-Decision Dispatcher::Call::decide_miss(const CallSite& site, const ProblemKey& key, const int64_t* axes) {
+Decision Dispatcher::Call::decide_miss(Context c, const CallSite& site, ProblemKey key, const int64_t* axes) {
   static constexpr FallbackReason kModeReasons[] = {FallbackReason::kMiss, FallbackReason::kDisabled,
                                                     FallbackReason::kShutdown, FallbackReason::kProbation};
   Decision d{&site.fallback(),
              nullptr,
              nullptr,
              Rung::kFallback,
-             kModeReasons[static_cast<int>(snapshot_->mode)],
+             kModeReasons[static_cast<int>(c.snapshot->mode)],
              false};
-  if (snapshot_->mode != SnapshotMode::kServing) return counted(d);
-  if (snapshot_->forced != nullptr && site.definition() < snapshot_->forced->size()) {
-    if (const Kernel* k = (*snapshot_->forced)[site.definition()])
-      return counted(forced(site, *k, key, axes));
+  if (c.snapshot->mode != SnapshotMode::kServing) return counted(c, d);
+  if (c.snapshot->forced != nullptr && site.definition() < c.snapshot->forced->size()) {
+    if (const Kernel* k = (*c.snapshot->forced)[site.definition()])
+      return counted(c, forced(c, site, *k, key, axes));
   }
-  const auto* regions = key.wide() ? nullptr : snapshot_->niches->of(site.definition());
+  const auto* regions = key.wide() ? nullptr : c.snapshot->niches->of(site.definition());
   if (regions != nullptr) {
     for (const NicheIndex::Region& r : *regions) {
       if (r.context != key.context() || !r.contains(axes)) continue;
-      d = choose(*r.route, key, axes, true);
+      d = choose(c, *r.route, key, axes, true);
       // Refused for what this call is: another region may have a kernel that can.
       const bool refused = d.rung == Rung::kFallback && d.reason != FallbackReason::kNoKernel &&
                            d.reason != FallbackReason::kRolledBack;
       if (!refused) break;
     }
   }
-  if (EventRecord* e = thread_->misses.begin_push()) {
+  if (EventRecord* e = c.thread->misses.begin_push()) {
     e->key = key;
     std::copy(axes, axes + kMaxVarAxes, e->axes);
     e->kernel_id = d.kernel->id;
     e->ticks = 0;
-    e->request_id = thread_->request.id;
+    e->request_id = c.thread->request.id;
     e->route = d.route != nullptr ? d.route->index() : kNoRoute;
     e->kind = EventRecord::Kind::kMiss;
     e->rung = d.rung;
     e->reason = d.reason;
-    thread_->misses.commit();
+    c.thread->misses.commit();
   }
-  return counted(d);
+  return counted(c, d);
 }
 
-Decision Dispatcher::Call::forced(const CallSite& site, const Kernel& k, const ProblemKey& key,
-                                  const int64_t* axes) {
+Decision Dispatcher::Call::forced(const Context& c, const CallSite& site, const Kernel& k,
+                                  const ProblemKey& key, const int64_t* axes) {
   Decision d{&k, nullptr, nullptr, Rung::kForced, FallbackReason::kNone, false};
   FallbackReason r = k.refuses(key.constraints(), key.layout(), axes);
   if (r == FallbackReason::kNone &&
-      k.workspace_units > thread_->workspace_units.load(std::memory_order_relaxed))
+      k.workspace_units > c.thread->workspace_units.load(std::memory_order_relaxed))
     r = FallbackReason::kNoWorkspace;
   if (r != FallbackReason::kNone) {
     d = {&site.fallback(), nullptr, nullptr, Rung::kFallback, r, false};
@@ -429,8 +440,7 @@ Decision Dispatcher::Call::forced(const CallSite& site, const Kernel& k, const P
 // ---- RequestScope ----
 
 RequestScope::RequestScope(Dispatcher& d, const RequestInfo& info) : domain_(&d.domain_) {
-  FallbackReason why = FallbackReason::kNone;
-  thread_ = d.thread(&why);
+  thread_ = d.thread().state;
   if (thread_ == nullptr) return;
   outer_ = domain_->enter(thread_->epoch);
   saved_info_ = thread_->request;

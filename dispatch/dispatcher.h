@@ -126,8 +126,8 @@ class Dispatcher {
   // caller at a time.
   size_t drain(const std::function<void(const EventRecord&)>& f);
   CounterTotals totals() const;
-  // The calling thread's own part of totals().by_rung: what a server reports of one request is the difference of two.
-  // Cost: 2 µs for each 1,024 routes made so far.
+  // The calling thread's own part of totals().by_rung: what a server reports of one request is the difference
+  // of two. Cost: 2 µs for each 1,024 routes made so far.
   RouteCounts thread_counts();
   // Calls of one Route since it was made.
   RouteCounts counts(const Route& route) const;
@@ -150,32 +150,55 @@ class Dispatcher {
     Decision decide(const CallSite& site, const ProblemKey& key, const int64_t* var_axes);
 
     // The fallback instead of what decide() said, counted under `reason` and not under the decision's rung.
-    Decision fall_back(const CallSite& site, const Decision& instead_of, FallbackReason reason);
+    Decision fall_back(const CallSite& site, const Decision& instead_of, FallbackReason reason) {
+      return take_back(context(), site, instead_of, reason);
+    }
     // The site's fallback without asking the table (foreign tensors), counted.
-    Decision fall_back(const CallSite& site, FallbackReason reason);
+    Decision fall_back(const CallSite& site, FallbackReason reason) {
+      return fall_back(context(), site, reason);
+    }
 
     // This thread's workspace, for frame.workspace. Held by one kernel at a time: calls do not nest inside
     // evolved kernels.
     void lend_workspace(CallFrame& frame) const;
     // Leaves a timing record for the aggregator; a full ring drops and counts.
     void record_time(const Decision& decision, const ProblemKey& key, const int64_t* var_axes,
-                     uint64_t ticks);
+                     uint64_t ticks) {
+      record_time(context(), decision, key, var_axes, ticks);
+    }
 
     uint64_t table_version() const { return snapshot_ ? snapshot_->version : 0; }
 
    private:
-    Decision decide_slowly(const CallSite& site, const ProblemKey& key, const int64_t* var_axes,
-                           const TableSlot* slot);
-    Decision decide_miss(const CallSite& site, const ProblemKey& key, const int64_t* var_axes);
-    Decision choose(const Route& route, const ProblemKey& key, const int64_t* var_axes, bool region);
-    Decision forced(const CallSite& site, const Kernel& kernel, const ProblemKey& key,
-                    const int64_t* var_axes);
-    Decision counted(Decision decision);
-    void sample(Decision* decision);
+    // What the slower paths get, by value: a Call whose address no function takes stays in registers.
+    struct Context {
+      Dispatcher* dispatcher;
+      ThreadState* thread;
+      const Snapshot* snapshot;
+      FallbackReason detached;
+    };
+    struct Sampled {
+      const Kernel* shadow;
+      bool time;
+    };
+    Context context() const { return {&dispatcher_, thread_, snapshot_, detached_}; }
+    static Decision decide_slowly(Context c, const CallSite& site, ProblemKey key, const int64_t* var_axes,
+                                  const TableSlot* slot);
+    static Decision decide_miss(Context c, const CallSite& site, ProblemKey key, const int64_t* var_axes);
+    static Decision choose(const Context& c, const Route& route, const ProblemKey& key,
+                           const int64_t* var_axes, bool region);
+    static Decision forced(const Context& c, const CallSite& site, const Kernel& kernel,
+                           const ProblemKey& key, const int64_t* var_axes);
+    static Decision counted(const Context& c, Decision decision);
+    static Sampled sample(Context c, const Route* route, const Kernel* kernel, const Kernel* shadow);
+    static Decision fall_back(Context c, const CallSite& site, FallbackReason reason);
+    static Decision take_back(Context c, const CallSite& site, const Decision& was, FallbackReason reason);
+    static void record_time(Context c, const Decision& decision, const ProblemKey& key,
+                            const int64_t* var_axes, uint64_t ticks);
 
     Dispatcher& dispatcher_;
-    FallbackReason detached_ = FallbackReason::kNone;  // before thread_, whose initialiser sets it
     ThreadState* thread_;  // null: detached (a forked child, a dying thread, thread limit): fallbacks alone
+    FallbackReason detached_;
     const Snapshot* snapshot_ = nullptr;
     uint64_t outer_ = 0;
   };
@@ -183,10 +206,10 @@ class Dispatcher {
  private:
   friend class RequestScope;
   explicit Dispatcher(const DispatcherOptions& options);
-  ThreadState* thread(FallbackReason* why) {
+  ThreadRegistry::Attached thread() const {
     if (thread_fast_path.dispatcher == number_) [[likely]]
-      return thread_fast_path.state;
-    return registry_->attach(why);
+      return {thread_fast_path.state, FallbackReason::kNone};
+    return registry_->attach();
   }
 
   EpochDomain domain_;  // first: its line is the one that calls read
@@ -201,7 +224,10 @@ class Dispatcher {
 
 // ---- inline: the hot path ----
 
-inline Dispatcher::Call::Call(Dispatcher& d) : dispatcher_(d), thread_(d.thread(&detached_)) {
+inline Dispatcher::Call::Call(Dispatcher& d) : dispatcher_(d) {
+  const ThreadRegistry::Attached attached = d.thread();
+  thread_ = attached.state;
+  detached_ = attached.why;
   if (thread_ == nullptr) [[unlikely]]
     return;
   outer_ = d.domain_.enter(thread_->epoch);
@@ -222,14 +248,14 @@ inline ProblemKey Dispatcher::Call::pack(const CallSite& site, LayoutClass layou
 inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey& key,
                                          const int64_t* var_axes) {
   if (thread_ == nullptr) [[unlikely]]
-    return fall_back(site, detached_);
+    return fall_back(context(), site, detached_);
   ThreadState::SiteEntry& last = thread_->sites[site.number() % ThreadState::kSites];
   const TableSlot* slot = last.slot;
   // A version is never reused, so an equal one means: this very Snapshot, which the epoch protects.
   if (last.version != snapshot_->version || !slot->key.equals(key.w0, key.w1, key.w2, key.w3)) {
     slot = snapshot_->find(key);
     if (slot == nullptr) [[unlikely]]
-      return decide_miss(site, key, var_axes);
+      return decide_miss(context(), site, key, var_axes);
     last.version = snapshot_->version;
     last.slot = slot;
   }
@@ -237,11 +263,14 @@ inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey&
   if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord ||
       // relaxed: grows alone, and before the route that needs it is published.
       slot->workspace_units > thread_->workspace_units.load(std::memory_order_relaxed)) [[unlikely]]
-    return decide_slowly(site, key, var_axes, slot);
+    return decide_slowly(context(), site, key, var_axes, slot);
   thread_->count(slot->index, Rung::kExact).add();
   Decision decision{slot->kernel, nullptr, slot->route, Rung::kExact, FallbackReason::kNone, false};
-  if (--thread_->countdown <= 0) [[unlikely]]
-    sample(&decision);
+  if (--thread_->countdown <= 0) [[unlikely]] {
+    const Sampled s = sample(context(), slot->route, slot->kernel, nullptr);
+    decision.shadow = s.shadow;
+    decision.time = s.time;
+  }
   return decision;
 }
 

@@ -70,20 +70,15 @@ ThreadRegistry::~ThreadRegistry() {
 
 uint64_t ThreadRegistry::fork_generation() { return fork_count.load(std::memory_order_relaxed); }
 
-ThreadState* ThreadRegistry::attach(FallbackReason* why) {
-  if (forked()) {  // before any lock: another thread may have held it at the fork
-    *why = FallbackReason::kForked;
-    return nullptr;
-  }
-  if (thread_exiting) {
-    *why = FallbackReason::kThreadExiting;
-    return nullptr;
-  }
+ThreadRegistry::Attached ThreadRegistry::attach() {
+  // Before any lock: another thread may have held it at the fork.
+  if (forked()) return {nullptr, FallbackReason::kForked};
+  if (thread_exiting) return {nullptr, FallbackReason::kThreadExiting};
   auto& records = ThreadRecords::mine().records;
   for (const auto& r : records) {
     if (r.dispatcher == dispatcher_) {
       thread_fast_path = {dispatcher_, r.state};
-      return r.state;
+      return {r.state, FallbackReason::kNone};
     }
   }
   // States of dispatchers that are gone: nobody else needs them.
@@ -98,8 +93,7 @@ ThreadState* ThreadRegistry::attach(FallbackReason* why) {
     free_.pop_back();
   } else {
     if (states_.size() >= threads_max_ || domain_ == nullptr) {
-      *why = FallbackReason::kThreadLimit;
-      return nullptr;
+      return {nullptr, FallbackReason::kThreadLimit};
     }
     auto made = std::make_unique<ThreadState>();
     state = made.get();
@@ -116,7 +110,7 @@ ThreadState* ThreadRegistry::attach(FallbackReason* why) {
   }
   records.push_back({dispatcher_, shared_from_this(), state});
   thread_fast_path = {dispatcher_, state};
-  return state;
+  return {state, FallbackReason::kNone};
 }
 
 void ThreadRegistry::release(ThreadState* state) {

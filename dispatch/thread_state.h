@@ -101,8 +101,12 @@ class ThreadRegistry : public std::enable_shared_from_this<ThreadRegistry> {
   ThreadRegistry(uint64_t dispatcher, EpochDomain* domain, uint32_t threads_max);
   ~ThreadRegistry();
 
-  // This thread's state, made or recycled at need; null with the reason where there can be none.
-  ThreadState* attach(FallbackReason* why);
+  struct Attached {
+    ThreadState* state;
+    FallbackReason why;  // where state is null
+  };
+  // This thread's state, made or recycled at need.
+  Attached attach();
   // Before the first route with such an index is published. kBusy: out of memory.
   Status ensure_chunks(uint32_t routes);
   // Gives every attached thread, and those to come, at least so much workspace. Old blocks go to `retired`,
