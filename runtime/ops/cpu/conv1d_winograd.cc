@@ -1,15 +1,18 @@
-// conv1d with three taps by Winograd's F(m, 3) along L: m + 2 products for m outputs instead of 3 m (Lavin & Gray,
-// arXiv 1509.09308), as m + 2 matrix products over the input channels, with weights transformed once by the pack entry.
+// conv1d with three taps by Winograd's F(m, 3) along L: m + 2 products for m outputs instead of 3 m (Lavin &
+// Gray, arXiv 1509.09308), as m + 2 matrix products over the input channels, with weights transformed once by
+// the pack entry.
 //
-// A tile is m consecutive outputs of one sample. Tiles of all samples of a task range are numbered through, so
-// that short samples share a panel and nothing is lost at their ends. A panel of up to `panel` tiles goes through
-// three steps: input transform of all channels into V (vectors over tiles), then for each block of lanes * nr output
-// channels m + 2 products V * U (rows: tiles, vectors: output channels) and the output transform, in L1 throughout.
+// A tile is m consecutive outputs of one sample. Tiles of all samples of a task range are numbered through,
+// so that short samples share a panel and nothing is lost at their ends. A panel of up to `panel` tiles goes
+// through three steps: input transform of all channels into V (vectors over tiles), then for each block of
+// lanes * nr output channels m + 2 products V * U (rows: tiles, vectors: output channels) and the output
+// transform, in L1 throughout.
 //
-// Schedules: `lanes`, register tile `mr` x `nr`, `panel`, `m` (4, or 2 where F(4, 3)'s error is too much), `unroll` of
-// the product over channels, `pin` (see gemm_text.h), `ahead`: prefetch the next panel's input and this block's output
-// lines during the products (the server's activations are rarely in L2; without it they cost a third of the time).
-#include "runtime/ops/cpu/families.h"
+// Schedules: `lanes`, register tile `mr` x `nr`, `panel`, `m` (4, or 2 where F(4, 3)'s error is too much),
+// `unroll` of the product over channels, `pin` (see gemm_text.h), `ahead`: prefetch the next panel's input
+// and this block's output lines during the products (the server's activations are rarely in L2; without it
+// they cost a third of the time).
+#include "runtime/ops/cpu/gemm_families.h"
 #include "runtime/ops/cpu/gemm_text.h"
 #include "runtime/ops/cpu/space_family.h"
 
@@ -90,45 +93,45 @@ struct Piece {
   }
 };
 
+// W tiles of one channel whose inputs start STRIDE floats apart.
+template <long STRIDE> NICHE_INLINE void input_tiles(const float* p, float* v) {
+  F first[4], second[4];
+  f32x4 q[QUADS];
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    for (int k = 0; k < QUADS; ++k) q[k] = load4(p + STRIDE * (4 * k + r));
+    first[r] = join(q);
+    if constexpr (M == 4) {
+      for (int k = 0; k < QUADS; ++k) q[k] = load4(p + STRIDE * (4 * k + r) + 4);
+      second[r] = join(q);
+    }
+  }
+  transform_input(first, second, v);
+}
 // Inputs of the tiles [f, f + W) of all channels into columns of V; tiles from `end` on repeat the last.
 NICHE_INLINE void input_group(const float* x, long L, long tiles, long f, long end, float* v) {
   const long sample = f / tiles, tile = f - sample * tiles;
-  F first[4], second[4];
-  f32x4 q[QUADS];
   if (tile + W <= tiles && M * tile >= PAD && M * (tile + W - 1) - PAD + (M == 4 ? 8 : 4) <= L) {
     const float* row = x + sample * CI * L + M * tile - PAD;
-    for (long c = 0; c < CI; ++c, row += L, v += PANEL) {
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) {
-        for (int k = 0; k < QUADS; ++k) q[k] = load4(row + M * (4 * k + r));
-        first[r] = join(q);
-        if constexpr (M == 4) {
-          for (int k = 0; k < QUADS; ++k) q[k] = load4(row + M * (4 * k + r) + 4);
-          second[r] = join(q);
-        }
-      }
-      transform_input(first, second, v);
-    }
+    for (long c = 0; c < CI; ++c, row += L, v += PANEL) input_tiles<M>(row, v);
     return;
   }
   const float* row[W];
   Piece piece[W][2];
+#pragma GCC unroll 1
   for (int i = 0; i < W; ++i) {
     const long g = lmin(f + i, end - 1);
     row[i] = x + g / tiles * CI * L;
     for (int h = 0; h < 2; ++h) piece[i][h].set(M * (g % tiles) - PAD + 4 * h, L);
   }
   for (long c = 0; c < CI; ++c, v += PANEL) {
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-      for (int k = 0; k < QUADS; ++k) q[k] = piece[4 * k + r][0].get(row[4 * k + r] + c * L, L);
-      first[r] = join(q);
-      if constexpr (M == 4) {
-        for (int k = 0; k < QUADS; ++k) q[k] = piece[4 * k + r][1].get(row[4 * k + r] + c * L, L);
-        second[r] = join(q);
-      }
+    alignas(32) float inputs[W * 8];
+#pragma GCC unroll 1
+    for (int i = 0; i < W; ++i) {
+      *(f32x4*)(inputs + 8 * i) = piece[i][0].get(row[i] + c * L, L);
+      *(f32x4*)(inputs + 8 * i + 4) = piece[i][1].get(row[i] + c * L, L);
     }
-    transform_input(first, second, v);
+    input_tiles<8>(inputs, v);
   }
 }
 
@@ -138,9 +141,13 @@ template <int R> NICHE_INLINE void product(const float* v, const float* u, float
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < NR; ++n) put(m + r * COB + n * W, acc[r][n]);
 }
+// Blocks of two or more cuts of a panel have at least MR / 2 rows; fewer are rare, and go one by one.
 template <int R> NICHE_INLINE void product_of(long rows, const float* v, const float* u, float* m) {
-  if constexpr (R > 1) {
+  if constexpr (R > (MR + 1) / 2) {
     if (rows < R) return product_of<R - 1>(rows, v, u, m);
+  } else if (rows < R) {
+    for (; rows > 0; --rows, ++v, m += COB) product<1>(v, u, m);
+    return;
   }
   product<R>(v, u, m);
 }
@@ -303,8 +310,8 @@ class WinogradFamily : public SpaceFamily {
                  .take();
     const std::string end(suffix);
     // A task is 8 tiles of one sample; a range of tasks is cut into panels of its own.
-    s.plan.phases = {{"run" + end, {{0, 1}, {5, 8 * int64_t{v["m"]}}},
-                      parallel_min_tasks(v["serial"], 8 * v["m"] * co)}};
+    s.plan.phases = {
+        {"run" + end, {{0, 1}, {5, 8 * int64_t{v["m"]}}}, parallel_min_tasks(v["serial"], 8 * v["m"] * co)}};
     s.plan.pack_symbol = "pack" + end;
     s.plan.packed_bytes = (co + block - 1) / block * block * ci * steps * int64_t{sizeof(float)};
     s.limits = any_problem(d);
@@ -342,6 +349,8 @@ class WinogradFamily : public SpaceFamily {
 
 }  // namespace
 
-void add_conv1d_winograd(evolve::FamilyRegistry& registry) { registry.add(std::make_shared<WinogradFamily>()); }
+void add_conv1d_winograd(evolve::FamilyRegistry& registry) {
+  registry.add(std::make_shared<WinogradFamily>());
+}
 
 }  // namespace niche::ops_cpu

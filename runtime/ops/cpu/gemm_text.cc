@@ -4,8 +4,8 @@
 
 namespace niche::ops_cpu {
 
-// PIN: without it g++ folds the load of a vector of B into each FMA that uses it (4-row tiles: 1.6 times slower;
-// docs/templates_gemm.md).
+// PIN: without it g++ may fold the load of a vector of B into each FMA that uses it (4-row tiles of a
+// convolution: 1.6 times slower).
 std::string_view gemm_text() {
   static constexpr std::string_view kText = R"(
 typedef vf<W> F;
@@ -13,32 +13,62 @@ template <class V> NICHE_INLINE void pin(V& v) {
   if constexpr (PIN) asm("" : "+v"(v));
 }
 
-// acc[r][n] += sum over k of a[r * A_ROW + k * A_K] * vector n of b[k * B_K]. One order of additions whatever R and NV.
-template <int R, int NV, long A_ROW, long A_K, long B_K>
-NICHE_INLINE void multiply(F (&acc)[R][NV], const float* __restrict a, const float* __restrict b, long depth) {
-#define NICHE_STEP(k)                                                        \
-  {                                                                          \
-    F w[NV];                                                                 \
-    for (int n = 0; n < NV; ++n) w[n] = load<W>(b + (k) * B_K + n * W), pin(w[n]); \
-    for (int r = 0; r < R; ++r) {                                            \
-      const F s = splat<W>(a[r * A_ROW + (k) * A_K]);                           \
-      for (int n = 0; n < NV; ++n) acc[r][n] = fma(s, w[n], acc[r][n]);      \
-    }                                                                        \
-  }
+// A vector of which the first N floats exist.
+template <int N> NICHE_INLINE F load_first(const float* p) {
+  if constexpr (N == W) return load<W>(p);
+  else return load_n<W>(p, N);
+}
+template <int N> NICHE_INLINE void store_first(float* p, F v) {
+  if constexpr (N == W) store(p, v);
+  else store_n(p, v, N);
+}
+
+// What a multiplication does beside: copy B's vectors to `copy` (NV * W floats a step), prefetch `fetch` floats ahead.
+struct Side { float* copy; long fetch; };
+
+// acc[r][n] += sum over k of a[r * A_ROW + k * A_K] * vector n of b[k * B_K]. One order of additions whatever R, NV and
+// UNROLL. Of the last vector LAST floats exist.
+template <int R, int NV, long A_ROW, long A_K, long B_K, int LAST = W, bool COPIES = false, bool FETCHES = false>
+NICHE_INLINE void multiply(F (&acc)[R][NV], const float* __restrict a, const float* __restrict b, long depth,
+                           Side side = {}) {
+  const auto step = [&](long k) __attribute__((always_inline)) {
+    F w[NV];
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) {
+      w[n] = n + 1 < NV ? load<W>(b + k * B_K + n * W) : load_first<LAST>(b + k * B_K + n * W);
+      pin(w[n]);
+      if constexpr (COPIES) *(F*)(side.copy + (k * NV + n) * W) = w[n];
+    }
+    if constexpr (FETCHES) __builtin_prefetch(b + k * B_K + side.fetch);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const F s = splat<W>(a[r * A_ROW + k * A_K]);
+#pragma GCC unroll 8
+      for (int n = 0; n < NV; ++n) acc[r][n] = fma(s, w[n], acc[r][n]);
+    }
+  };
   long k = 0;
   for (; k + UNROLL <= depth; k += UNROLL)
 #pragma GCC unroll 8
-    for (int u = 0; u < UNROLL; ++u) NICHE_STEP(k + u)
-  for (; k < depth; ++k) NICHE_STEP(k)
-#undef NICHE_STEP
+    for (int u = 0; u < UNROLL; ++u) step(k + u);
+  for (; k < depth; ++k) step(k);
 }
 
 // Cuts `n` into ceil(n / most) blocks that differ by one at most.
 struct Blocks {
   long count, base, extra;
-  Blocks(long n, long most) : count((n + most - 1) / most), base(n / (count > 0 ? count : 1)), extra(n - base * count) {}
-  long start(long i) const { return i * base + (i < extra ? i : extra); }
+  constexpr Blocks(long n, long most)
+      : count((n + most - 1) / most), base(n / (count > 0 ? count : 1)), extra(n - base * count) {}
+  constexpr long start(long i) const { return i * base + (i < extra ? i : extra); }
 };
+constexpr long smallest(long n, long most) { return Blocks(n, most).base; }
+constexpr long least(long a, long b) { return a < b ? a : b; }
+// The fewest vectors of a strip where `n` columns are done in chunks of `chunk` and strips of at most `most` vectors.
+constexpr long least_vectors(long n, long chunk, long most) {
+  const long full = (chunk + W - 1) / W, rest = (n % chunk + W - 1) / W;
+  return n < chunk ? smallest((n + W - 1) / W, most)
+                   : rest > 0 ? least(smallest(full, most), smallest(rest, most)) : smallest(full, most);
+}
 )";
   return kText;
 }
