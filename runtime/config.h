@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,6 +28,9 @@ struct RuntimeConfig {
   std::vector<std::shared_ptr<const dispatch::OpSpec>> ops;
   std::vector<std::string>
       op_libraries;  // shared objects and JSON Definitions, loaded by server and worker alike
+  std::function<dispatch::Status(const std::string& path, dispatch::OpRegistry&)> op_loader;  // reads one
+  // "torch 2.11.0": what library forms come from; part of the environment key.
+  std::vector<std::string> libraries;
 
   // Switches.
   bool disable = false;  // every call goes to its fallback: no table, no threads, no disk
@@ -37,10 +41,16 @@ struct RuntimeConfig {
   // through the directory, stay off.
   std::string cache_dir;
   bool cache_read_only = false;
+  // Where quarantines and probation marks go when the cache is read-only. Empty: then only kernels that have
+  // served their probation elsewhere may serve.
+  std::string state_dir;
   int64_t cache_bytes_max = int64_t{4} << 30;
 
   // How calls run. `executor` empty: in the calling thread (runtime/torch injects at::parallel_for).
   dispatch::Executor executor;
+  // Runs first in each of niche's own threads that may call library forms (runtime/torch: one compute
+  // thread).
+  std::function<void()> thread_start;
 
   // Evolution.
   bool evolve = true;
@@ -60,6 +70,7 @@ struct RuntimeConfig {
 
   // Bounds of what is resident.
   int64_t resident_bytes_max = int64_t{256} << 20;  // code of kernels that were loaded
+  int64_t workspace_bytes_max = int64_t{64} << 20;  // a thread; kernels that want more are refused
   int64_t packed_bytes_max = int64_t{512} << 20;    // packed constants, all bindings
   int64_t shadow_arena_bytes = int64_t{64} << 20;   // copies of inputs waiting for comparison
   int64_t shadow_bytes_per_second = int64_t{256} << 20;

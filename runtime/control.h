@@ -1,18 +1,49 @@
-// Control: everything of a Runtime that has a thread, touches the disk or talks to a worker.
+// Control: everything of a Runtime that has a thread, touches the disk or talks to a worker: cache and warm
+// start, telemetry, planner, sessions, shadow comparison, rollout, probation.
 //
-// Thread-safety: members may be called from any thread. Reclamation: belongs to the Runtime; the core
-// outlives it.
+// Roles: the control thread ticks (tick_seconds): drains records, plans, drives rollouts, publishes. The
+// background thread,
+//   at idle priority, compares shadow copies and measures library forms. Callers of the public API come in
+//   under the lock.
+// Invariants: (1) no caller of an operator ever waits for this class; (2) a kernel serves or is shadowed only
+// after its
+//   probation mark is durable, or once it has served its probation; (3) what was rolled back is quarantined
+//   before anything else is published for its Definition.
+// Progress: the lock is held for at most one tick's work (ms; a durable mark, some 10 ms).
+// Bounds: every list below has one, stated where it is filled.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
 
+#include "kernels_cache/kernel_cache.h"
 #include "runtime/core.h"
 #include "runtime/explanation.h"
+#include "runtime/form_meter.h"
+#include "runtime/host_pressure.h"
+#include "runtime/kernel_loader.h"
+#include "runtime/latency_watch.h"
+#include "runtime/planner.h"
+#include "runtime/rollout/flap_guard.h"
+#include "runtime/rollout_driver.h"
+#include "runtime/route_board.h"
+#include "runtime/session_runner.h"
+#include "runtime/shadow_checker.h"
+#include "runtime/telemetry/telemetry.h"
 
 namespace niche {
 struct Health;
-}
+class HttpServer;
+}  // namespace niche
 
 namespace niche::core {
 
@@ -20,10 +51,179 @@ class Control {
  public:
   static dispatch::Result<std::unique_ptr<Control>> start(std::shared_ptr<RuntimeCore> core);
   ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  // A child of fork() has none of the threads: it must leave this object alone.
+  bool forked() const;
+
+  // Runtime::op: a new call site. For a Definition's first one, its kernels of the cache are loaded and
+  // published here, so that the first request is served by them.
+  void on_handle(HandleState& handle);
+  dispatch::Status force(std::string_view kernel);
+  void pause_evolution(bool paused);
+  dispatch::Result<Explanation> explain(const HandleState& handle,
+                                        const std::vector<std::pair<std::string, int64_t>>& axes) const;
+  std::string status() const;
+  std::string metrics() const;
+  Health health() const;
+  int http_port() const;
+  int sessions_running() const { return sessions_running_.load(std::memory_order_relaxed); }
 
  private:
-  explicit Control(std::shared_ptr<RuntimeCore> core) : core_(std::move(core)) {}
-  std::shared_ptr<RuntimeCore> core_;
+  // A kernel that was verified and does not serve, with the reason: for explain and status.
+  struct Gone {
+    std::string kernel, state, reason;
+  };
+  struct DefinitionState {
+    DefinitionState(RuntimeCore& core, RuntimeCore::Known k);
+    RuntimeCore::Known known;
+    RouteBoard board;
+    std::map<uint64_t, std::shared_ptr<const ResidentKernel>> residents;  // by Kernel::id
+    std::deque<std::shared_ptr<const ResidentKernel>> waiting;            // for their rollout
+    std::unique_ptr<RolloutDriver> rollout;                               // of board.challenger()
+    rollout::FlapGuard flap;
+    int64_t next_check_ns = 0;  // of `waiting`: looked at ten times a second
+    bool due(int64_t now_ns) {
+      if (now_ns < next_check_ns) return false;
+      next_check_ns = now_ns + 100'000'000;
+      return true;
+    }
+    std::set<kernels_cache::KernelId> known_records;  // loaded or refused: not tried again
+    std::deque<Gone> gone;
+    std::set<uint64_t> form_classes;                         // measured, or being measured
+    std::unordered_map<uint64_t, int64_t> serving_since_ns;  // by Kernel::id
+    std::unordered_map<uint64_t, uint64_t> flushed_calls;    // of them, in the cache already
+    bool in_canary = false;
+    std::unordered_map<uint64_t, IncumbentWatch> watches;  // by Kernel::id
+    double gain_committed = 0, best_seen = 0;              // of the last session
+    int tried = 0, session_kernels = 0;
+    int64_t session_since_ns = 0;
+    std::array<uint64_t, evolve::kGateCount> rejected{};
+    bool dirty = false;  // the board changed: publish at the end of the tick
+  };
+  struct Event {
+    int64_t unix_ns;
+    std::string kind, definition, text;
+  };
+  struct Counters {
+    uint64_t sessions = 0, sessions_failed = 0, kernels_committed = 0, swaps = 0, rollbacks = 0,
+             quarantines = 0;
+    uint64_t shadow_matched = 0, shadow_mismatched = 0, shadow_skipped = 0, stale_bindings = 0,
+             refused_kernels = 0;
+    uint64_t publish_waits = 0, ticks = 0;
+  };
+  struct FormJob {
+    uint32_t definition;
+    uint64_t form_class;
+    dispatch::Problem problem;
+    std::shared_ptr<const dispatch::OpSpec> op;
+  };
+  struct FormFinding {
+    uint32_t definition;
+    uint64_t form_class;
+    int form;
+  };
+
+  explicit Control(std::shared_ptr<RuntimeCore> core);
+
+  // control_cache.cc
+  void open_cache();
+  void warm_start(DefinitionState& d);
+  std::shared_ptr<const ResidentKernel> load_kernel(DefinitionState& d, const kernels_cache::KernelId& id,
+                                                    const kernels_cache::KernelRecord* record);
+  bool put_on_probation(const ResidentKernel& k);
+  void quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason, int64_t now_ns);
+  void look_after_probation(int64_t now_ns);
+  void flush_served();
+  void find_new_records();
+
+  // control.cc
+  void run_control();
+  void tick(int64_t now_ns);
+  void run_background();
+  DefinitionState& state_of(const RuntimeCore::Known& known);
+  void event(std::string kind, const std::string& definition, std::string text, dispatch::LogLevel level);
+  static void note_gone(DefinitionState& d, Gone gone);
+  // The kernel has left the board: its packed constants go, and explain says why.
+  void retire(DefinitionState& d, const ResidentKernel& k, std::string state, std::string reason);
+
+  // control_traffic.cc
+  void drain(int64_t now_ns);
+  void take_findings(int64_t now_ns);
+  void check_bindings();
+  void ask_for_form(DefinitionState& d, const dispatch::WideProblem& problem);
+  double call_bytes(const DefinitionState& d, const int64_t* var_axes) const;
+  static bool make_problem(const RuntimeCore::Known& known, const int64_t* var_axes, dispatch::Problem* p);
+  void publish_dirty();
+  std::shared_ptr<const dispatch::Kernel> resolve(uint64_t kernel_id) const;
+
+  dispatch::Status force_locked(std::string_view kernel);
+
+  // control_rollout.cc
+  void drive_rollouts(int64_t now_ns);
+  void start_next_rollout(DefinitionState& d, int64_t now_ns);
+  void begin_rollout(DefinitionState& d, const std::shared_ptr<const ResidentKernel>& k, int64_t now_ns);
+  void watch_incumbent(DefinitionState& d, const dispatch::EventRecord& e, double ns, int64_t now_ns);
+  void give_up(DefinitionState& d, rollout::Cause cause, int64_t now_ns);
+  bool promises_more(const DefinitionState& d, const ResidentKernel& k) const;
+  double calls_per_s(uint32_t definition) const;
+  void promote(DefinitionState& d, int64_t now_ns);
+  void roll_back(DefinitionState& d, uint64_t kernel, const std::string& reason, int64_t now_ns);
+
+  // control_sessions.cc
+  void find_worker();
+  void run_sessions(int64_t now_ns);
+  void plan(int64_t now_ns);
+  void start_session(const telemetry::HotDefinition& hot, int64_t now_ns);
+  void on_session_event(SessionRunner& runner, const evolve::SessionEvent& e, int64_t now_ns);
+
+  const std::shared_ptr<RuntimeCore> core_;
+  const uint64_t fork_generation_;
+  std::unique_ptr<HttpServer> http_;
+
+  mutable std::mutex mutex_;
+  std::unique_ptr<kernels_cache::KernelCache> cache_;
+  std::string cache_problem_;  // why there is no cache, or why it cannot be written
+  kernels_cache::StartupReport startup_;
+  bool can_mark_ = false;  // probation marks are possible
+  bool probation_mode_ = false;
+  std::unordered_map<uint32_t, std::unique_ptr<DefinitionState>> definitions_;
+  KernelLoader loader_;
+  telemetry::Telemetry telemetry_;
+  std::vector<telemetry::Sample> samples_;
+  Planner planner_;
+  LatencyWatch latency_;
+  HostPressure pressure_;
+  PressureSample last_pressure_;
+  std::string worker_program_, evolution_off_, pause_reason_, plan_idle_;
+  std::map<uint32_t, std::unique_ptr<SessionRunner>> sessions_;  // by Definition
+  double ended_sessions_cpu_ = 0, running_sessions_cpu_ = 0;
+  std::string forced_;
+  Counters counters_;
+  std::deque<Event> events_;  // at most kEventsMax
+  int64_t started_ns_ = 0, last_shadow_refill_ns_ = 0, last_bindings_ns_ = 0, last_flush_ns_ = 0,
+          last_plan_ns_ = 0, last_refresh_ns_ = 0;
+  std::atomic<bool> owner_pause_{false};
+  std::atomic<int> sessions_running_{0};  // not paused ones, as of the last tick
+
+  // Shared with the background thread.
+  std::mutex background_mutex_;
+  std::condition_variable background_wake_;
+  std::deque<FormJob> form_jobs_;        // at most kFormJobsMax
+  std::vector<ShadowFinding> findings_;  // at most ShadowArena::kSlots between two ticks
+  std::vector<FormFinding> form_findings_;
+  bool background_stop_ = false;
+
+  mutable std::mutex resolve_mutex_;
+  std::unordered_map<uint64_t, std::weak_ptr<const dispatch::Kernel>> by_id_;
+
+  std::mutex stop_mutex_;
+  std::condition_variable stop_wake_;
+  bool stop_ = false;
+  std::thread control_thread_, background_thread_;
+
+  static constexpr size_t kEventsMax = 256, kFormJobsMax = 64, kGoneMax = 32, kWarmKernelsMax = 16;
 };
 
 }  // namespace niche::core

@@ -22,11 +22,17 @@ Result<std::shared_ptr<RuntimeCore>> RuntimeCore::make(RuntimeConfig config) {
   NICHE_RETURN_IF_ERROR(config.validate());
   std::shared_ptr<RuntimeCore> core(new RuntimeCore(std::move(config)));
   for (const auto& op : core->config_.ops) NICHE_RETURN_IF_ERROR(core->ops_.add(op));
+  for (const std::string& path : core->config_.op_libraries) {
+    if (!core->config_.op_loader)
+      return dispatch::unsupported("operator library '" + path + "': no op_loader is configured");
+    NICHE_RETURN_IF_ERROR(core->config_.op_loader(path, core->ops_));
+  }
 
   dispatch::DispatcherOptions options;
   options.clock = &core->clock_;
   options.sampling.time_every = static_cast<uint32_t>(core->config_.time_one_in);
   options.sampling.shadow_every = static_cast<uint32_t>(core->config_.shadow_one_in);
+  options.sampling.request_every = 1;  // 40 ns a request; a p99 of one in sixteen would need minutes
   auto dispatcher = dispatch::Dispatcher::make(options);
   if (!dispatcher.ok()) return dispatcher.status();
   core->dispatcher_ = *std::move(dispatcher);

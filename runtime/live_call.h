@@ -34,6 +34,9 @@ class LiveCall {
       if (packed_ == nullptr) [[unlikely]]
         decision_ = call_.fall_back(handle.site(), decision_, dispatch::FallbackReason::kNotPacked);
     }
+    // Both arms of a canary are timed on every call: exposure is dear, and each pair counts.
+    if (decision_.rung == dispatch::Rung::kCanary || decision_.rung == dispatch::Rung::kControl) [[unlikely]]
+      decision_.time = true;
     if (decision_.time) start_ = dispatch::cycles();
   }
   // A call that no kernel may see.

@@ -211,8 +211,7 @@ void RouteBoard::set_rollout(RolloutState state, double share) {
   rollout_ = state;
   share_ = share;
   for (const auto& [key, route] : routes_)
-    if (key.challenger != nullptr && key.challenger == challenger_.get())
-      (void)route->set_state(state, share);
+    if (challenger_ && key.challenger == challenger_->id()) (void)route->set_state(state, share);
 }
 
 Status RouteBoard::withdraw(uint64_t id) {

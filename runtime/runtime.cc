@@ -35,16 +35,31 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeConfig config) {
 }
 
 Runtime::~Runtime() {
-  control_.reset();
-  core_->dispatcher().shut_down();
+  if (control_->forked())
+    (void)control_.release();  // its threads, locks and children are the parent's
+  else
+    control_.reset();
 }
 
 Result<OpHandle> Runtime::op(std::string_view op, DLDataType dtype, const Axes& const_axes,
                              const Attrs& attrs) {
   auto state = core_->make_handle(op, dtype, const_axes, attrs);
   if (!state.ok()) return state.status();
+  if (!control_->forked()) control_->on_handle(**state);
   return OpHandle(*std::move(state));
 }
+
+Result<Explanation> Runtime::explain(const OpHandle& handle, const Axes& axes) const {
+  return control_->explain(*handle.state(), axes);
+}
+
+Status Runtime::force(std::string_view kernel) { return control_->force(kernel); }
+void Runtime::pause_evolution(bool paused) { control_->pause_evolution(paused); }
+std::string Runtime::status() const { return control_->status(); }
+std::string Runtime::metrics() const { return control_->metrics(); }
+Health Runtime::health() const { return control_->health(); }
+int Runtime::http_port() const { return control_->http_port(); }
+int Runtime::sessions_running() const { return control_->sessions_running(); }
 
 dispatch::Dispatcher& Runtime::dispatcher() const { return core_->dispatcher(); }
 

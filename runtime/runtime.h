@@ -139,6 +139,9 @@ class Runtime {
   Health health() const;
   // Port of the HTTP listener, 0 when off (http_address with port 0 picks a free one).
   int http_port() const;
+  // Evolution sessions that run now, paused ones left out; as of the last tick. One load: a server may ask a
+  // request.
+  int sessions_running() const;
 
   // For RequestScope. Lives as long as the Runtime or any of its handles.
   dispatch::Dispatcher& dispatcher() const;

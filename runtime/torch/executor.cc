@@ -3,6 +3,7 @@
 #include "runtime/torch/executor.h"
 
 #include <ATen/Parallel.h>
+#include <omp.h>
 
 #include <algorithm>
 
@@ -21,5 +22,7 @@ dispatch::Executor aten_executor() {
   e.threads = std::max(1, at::get_num_threads());
   return e;
 }
+
+void use_one_thread() { omp_set_num_threads(1); }  // this thread's own setting, not the process's
 
 }  // namespace niche::torch_detail

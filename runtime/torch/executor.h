@@ -11,4 +11,7 @@ namespace niche::torch_detail {
 // `threads` is at::get_num_threads() now: set it before the Runtime is made.
 dispatch::Executor aten_executor();
 
+// Makes the calling thread compute alone: a second team of OpenMP threads would spin beside the server's.
+void use_one_thread();
+
 }  // namespace niche::torch_detail

@@ -8,8 +8,10 @@
 
 #include "runtime/live_call.h"
 #include "runtime/ops/builtin.h"
+#include "runtime/ops/user_ops.h"
 #include "runtime/torch/executor.h"
 #include "runtime/torch/guards.h"
+#include "runtime/torch/worker.h"
 
 namespace niche {
 namespace {
@@ -299,6 +301,11 @@ RuntimeConfig torch_config() {
   TORCH_INTERNAL_ASSERT(s.ok(), s.to_string());
   config.ops = registry.all();
   config.executor = torch_detail::aten_executor();
+  config.libraries = torch_libraries();
+  config.op_loader = [](const std::string& path, dispatch::OpRegistry& ops) {
+    return ops::load_user_ops(path, ops);
+  };
+  config.thread_start = torch_detail::use_one_thread;
   return config;
 }
 

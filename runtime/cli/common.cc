@@ -1,0 +1,99 @@
+#include "runtime/cli/common.h"
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "evolve/definition_json.h"
+#include "runtime/host_environment.h"
+#include "runtime/ops/user_ops.h"
+#include "runtime/torch/worker.h"
+
+namespace niche::cli {
+
+using dispatch::Result;
+using dispatch::Status;
+
+void DefinitionFlags::add_to(CLI::App& app) {
+  app.add_option("--op", op, "operator, e.g. rms_norm");
+  app.add_option("--dtype", dtype, "element type: f32, bf16, i64")->capture_default_str();
+  app.add_option("--const", const_axes, "a constant axis, e.g. N=4096 (repeat)");
+  app.add_option("--attr", attrs, "an attribute, e.g. eps=1e-5 (repeat)");
+  app.add_option("--definition", file, "a JSON Definition instead of the four above")
+      ->check(CLI::ExistingFile);
+  app.add_option("--op-library", op_libraries,
+                 "shared object or JSON Definition with further operators (repeat)");
+}
+
+Result<std::unique_ptr<Workbench>> Workbench::make(const std::vector<std::string>& op_libraries) {
+  auto w = std::make_unique<Workbench>();
+  NICHE_RETURN_IF_ERROR(register_everything(&w->ops, &w->families));
+  for (const std::string& path : op_libraries) NICHE_RETURN_IF_ERROR(ops::load_user_ops(path, w->ops));
+  return w;
+}
+
+namespace {
+
+template <typename Number>
+Result<std::vector<std::pair<std::string, Number>>> parse_pairs(const std::vector<std::string>& texts) {
+  std::vector<std::pair<std::string, Number>> out;
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    std::istringstream value(equals == std::string::npos ? "" : text.substr(equals + 1));
+    Number n{};
+    if (equals == 0 || !(value >> n) || value.peek() != std::istringstream::traits_type::eof())
+      return dispatch::invalid("'" + text + "' is not NAME=NUMBER");
+    out.emplace_back(text.substr(0, equals), n);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<Axes> parse_axes(const std::vector<std::string>& texts) { return parse_pairs<int64_t>(texts); }
+Result<Attrs> parse_attrs(const std::vector<std::string>& texts) { return parse_pairs<double>(texts); }
+
+Result<std::shared_ptr<const dispatch::Definition>> Workbench::definition(
+    const DefinitionFlags& flags) const {
+  if (!flags.file.empty()) {
+    std::ifstream in(flags.file);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return evolve::definition_from_json(text.str(), ops);
+  }
+  if (flags.op.empty()) return dispatch::invalid("which operator? give --op or --definition");
+  const auto op = ops.find_shared(flags.op);
+  if (!op) return dispatch::not_found("no operator '" + flags.op + "' is registered");
+  auto dtype = dispatch::parse_dtype(flags.dtype);
+  if (!dtype.ok()) return dtype.status();
+  auto axes = parse_axes(flags.const_axes);
+  if (!axes.ok()) return axes.status();
+  auto attrs = parse_attrs(flags.attrs);
+  if (!attrs.ok()) return attrs.status();
+  return dispatch::Definition::make(op->schema(), *dtype, *axes, *attrs);
+}
+
+void CacheFlags::add_to(CLI::App& app) {
+  app.add_option("--cache", dir, "cache directory")->envname("NICHE_CACHE_DIR")->required();
+  app.add_option("--op-library", op_libraries,
+                 "operator libraries that the server loads: part of the key (repeat)");
+}
+
+Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(kernels_cache::Access access) const {
+  auto environment = host_environment(torch_libraries(), op_libraries, true);
+  if (!environment.ok()) return environment.status();
+  if (environment->compiler.empty()) adopt_written_compiler(dir, &*environment);
+  kernels_cache::CacheOptions options;
+  options.root = dir;
+  options.environment = *environment;
+  options.access = access;
+  options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  return kernels_cache::KernelCache::open(std::move(options));
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "niche: %s\n", status.to_string().c_str());
+  return status.code() == dispatch::Code::kInvalid ? 2 : 1;
+}
+
+}  // namespace niche::cli

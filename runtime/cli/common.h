@@ -1,0 +1,53 @@
+// What the commands of `niche` share: flags for an operator's Definition and for the cache directory.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "evolve/template_family.h"
+#include "kernels_cache/kernel_cache.h"
+#include "runtime/runtime.h"
+
+namespace niche::cli {
+
+// --op, --dtype, --const N=4096, --attr eps=1e-6, or --definition FILE.json; --op-library.
+struct DefinitionFlags {
+  std::string op, dtype = "f32", file;
+  std::vector<std::string> const_axes, attrs, op_libraries;
+  void add_to(CLI::App& app);
+};
+
+// Everything that a command may need of operators; loads what --op-library names.
+struct Workbench {
+  dispatch::OpRegistry ops;
+  evolve::FamilyRegistry families;
+  static dispatch::Result<std::unique_ptr<Workbench>> make(const std::vector<std::string>& op_libraries);
+  dispatch::Result<std::shared_ptr<const dispatch::Definition>> definition(
+      const DefinitionFlags& flags) const;
+};
+
+// "N=4096" to {"N", 4096}. kInvalid names the text.
+dispatch::Result<Axes> parse_axes(const std::vector<std::string>& texts);
+dispatch::Result<Attrs> parse_attrs(const std::vector<std::string>& texts);
+
+// --cache DIR (default: NICHE_CACHE_DIR), --op-library.
+struct CacheFlags {
+  std::string dir;
+  std::vector<std::string> op_libraries;
+  void add_to(CLI::App& app);
+  dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open(kernels_cache::Access access) const;
+};
+
+// Prints "niche: <message>" to stderr; the exit code that a failed command gives.
+int fail(const dispatch::Status& status);
+
+// Each adds a subcommand whose callback sets *exit_code.
+void add_evolve_command(CLI::App& app, int* exit_code);
+void add_evaluate_command(CLI::App& app, int* exit_code);
+void add_cache_command(CLI::App& app, int* exit_code);
+void add_explain_command(CLI::App& app, int* exit_code);
+void add_config_command(CLI::App& app, int* exit_code);
+
+}  // namespace niche::cli

@@ -1,0 +1,148 @@
+// `niche evolve`: one session in the foreground, with live progress; writes the cache that a server reads.
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include "evolve/definition_json.h"
+#include "evolve/session/local_session.h"
+#include "runtime/cli/common.h"
+#include "runtime/host_environment.h"
+#include "runtime/torch/worker.h"
+
+namespace niche::cli {
+namespace {
+
+using evolve::SessionEvent;
+
+volatile std::sig_atomic_t interrupted = 0;
+
+struct Options {
+  DefinitionFlags definition;
+  std::string cache, store, policy = "default";
+  std::vector<std::string> problems;
+  double seconds = 60, target = 0;
+  int evaluations = 2000, threads = 1, batch = 8;
+  uint64_t seed = 0;
+  bool cold = false, resume = false;
+};
+
+// "M=16" or "M=16:0.7" or "B=4,L=200:0.3".
+dispatch::Result<evolve::SeenProblem> parse_problem(const std::string& text, const dispatch::Definition& d,
+                                                    bool cold) {
+  const size_t colon = text.find(':');
+  evolve::SeenProblem p;
+  p.cold = cold;
+  if (colon != std::string::npos) p.weight = std::atof(text.c_str() + colon + 1);
+  std::vector<std::string> parts;
+  std::istringstream in(text.substr(0, colon));
+  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
+  auto axes = parse_axes(parts);
+  if (!axes.ok()) return axes.status();
+  for (int i : d.var_axes()) {
+    const std::string& name = d.schema().axes[static_cast<size_t>(i)].name;
+    const auto at = std::find_if(axes->begin(), axes->end(), [&](const auto& a) { return a.first == name; });
+    if (at == axes->end())
+      return dispatch::invalid("problem '" + text + "' of " + d.name() + ": axis '" + name + "' is missing");
+    p.var_axes.push_back(at->second);
+  }
+  if (p.var_axes.size() != axes->size() || !(p.weight > 0))
+    return dispatch::invalid("problem '" + text + "' of " + d.name() +
+                             ": an axis that is not variable, or a weight that is not positive");
+  return p;
+}
+
+void show(const SessionEvent& e) {
+  switch (e.kind) {
+    case SessionEvent::Kind::kProgress: {
+      int rejected = 0;
+      for (int r : e.rejected) rejected += r;
+      std::fprintf(stderr,
+                   "\r\033[K%6.1f s  %4d tried  %4d rejected  best %.3fx  committed %.3fx (%d kernels)",
+                   e.seconds_used, e.tried, rejected, e.best_speedup, e.committed_speedup, e.kernels);
+      break;
+    }
+    case SessionEvent::Kind::kKernel:
+      std::fprintf(stderr, "\r\033[K%6.1f s  verified %s\n", e.seconds_used, e.kernel_name.c_str());
+      break;
+    case SessionEvent::Kind::kDone:
+    case SessionEvent::Kind::kFailed:
+      std::fprintf(stderr, "\n");
+      break;
+  }
+}
+
+int run(const Options& o) {
+  auto bench = Workbench::make(o.definition.op_libraries);
+  if (!bench.ok()) return fail(bench.status());
+  auto definition = (*bench)->definition(o.definition);
+  if (!definition.ok()) return fail(definition.status());
+  evolve::SessionRequest request;
+  request.definition_json = evolve::definition_to_json(**definition);
+  for (const std::string& text : o.problems) {
+    auto p = parse_problem(text, **definition, o.cold);
+    if (!p.ok()) return fail(p.status());
+    request.problems.push_back(*p);
+  }
+  std::error_code ignored;
+  std::filesystem::create_directories(o.cache, ignored);
+  request.cache_dir = o.cache;
+  request.store_path = o.store.empty() ? o.cache + "/trajectories.sqlite" : o.store;
+  request.op_libraries = o.definition.op_libraries;
+  request.wall_seconds_max = o.seconds;
+  request.evaluations_max = o.evaluations;
+  request.target_speedup = o.target;
+  request.threads = o.threads;
+  request.seed = o.seed;
+  request.policy = o.policy;
+  request.batch = o.batch;
+  request.resume = o.resume;
+  auto environment = host_environment(torch_libraries(), o.definition.op_libraries, true);
+  if (!environment.ok()) return fail(environment.status());
+  evolve::LocalSessionOptions session;
+  session.ops = &(*bench)->ops;
+  session.families = &(*bench)->families;
+  session.environment = *environment;
+  session.make_evaluator = evolve::make_evaluator;
+  session.evaluator_options.child_start = torch_child_start;
+  session.on_event = show;
+  session.stop = [] { return interrupted != 0; };
+  session.log = [](const std::string& line) { std::fprintf(stderr, "\r\033[K%s\n", line.c_str()); };
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  auto last = evolve::run_local_session(std::move(request), std::move(session));
+  if (!last.ok()) return fail(last.status());
+  std::printf("%s: %s after %.1f s; %d tried, %d kernels committed, %.3fx\n", (*definition)->name().c_str(),
+              last->reason.c_str(), last->seconds_used, last->tried, last->kernels, last->committed_speedup);
+  for (int g = 0; g < evolve::kGateCount; ++g)
+    if (last->rejected[static_cast<size_t>(g)] != 0)
+      std::printf("  rejected at %-12s %d\n", evolve::gate_name(static_cast<evolve::Gate>(g)),
+                  last->rejected[static_cast<size_t>(g)]);
+  return last->kind == SessionEvent::Kind::kDone ? 0 : 1;
+}
+
+}  // namespace
+
+void add_evolve_command(CLI::App& app, int* exit_code) {
+  CLI::App* c =
+      app.add_subcommand("evolve", "evolve kernels for one Definition in the foreground, into a cache");
+  auto o = std::make_shared<Options>();
+  o->definition.add_to(*c);
+  c->add_option("--cache", o->cache, "cache directory")->envname("NICHE_CACHE_DIR")->required();
+  c->add_option("--problem", o->problems, "variable axes and a weight, e.g. M=16:0.7 (repeat)")->required();
+  c->add_option("--seconds", o->seconds, "wall time")->check(CLI::PositiveNumber)->capture_default_str();
+  c->add_option("--evaluations", o->evaluations, "candidates")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--target", o->target, "end at this speed-up; 0: none")->capture_default_str();
+  c->add_option("--threads", o->threads, "threads that a live call may use")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--batch", o->batch, "candidates a compile")->check(CLI::Range(1, 64))->capture_default_str();
+  c->add_option("--policy", o->policy, "search policy")->capture_default_str();
+  c->add_option("--store", o->store, "SQLite file of search trees; default: in the cache directory");
+  c->add_option("--seed", o->seed, "0: from the system");
+  c->add_flag("--cold", o->cold, "judge with cold caches");
+  c->add_flag("--resume", o->resume, "go on with this Definition's unfinished session");
+  c->callback([o, exit_code] { *exit_code = run(*o); });
+}
+
+}  // namespace niche::cli

@@ -1,0 +1,89 @@
+// `niche explain`: which kernel would serve a problem from this cache, and why. `niche config`: the keys of a
+// config.
+#include <cstdio>
+
+#include "runtime/cli/common.h"
+#include "runtime/torch/torch.h"
+
+extern char** environ;
+
+namespace niche::cli {
+namespace {
+
+struct Options {
+  DefinitionFlags definition;
+  std::string cache;
+  std::vector<std::string> axes;
+  bool json = false;
+};
+
+int run(const Options& o) {
+  auto bench = Workbench::make(o.definition.op_libraries);
+  if (!bench.ok()) return fail(bench.status());
+  auto definition = (*bench)->definition(o.definition);
+  if (!definition.ok()) return fail(definition.status());
+  auto axes = parse_axes(o.axes);
+  if (!axes.ok()) return fail(axes.status());
+
+  // A Runtime that only reads: it marks, evolves and writes nothing, and serves nobody.
+  RuntimeConfig config = torch_config();
+  config.op_libraries = o.definition.op_libraries;
+  if (const Status s = apply_environment(environ, &config); !s.ok()) return fail(s);
+  if (!o.cache.empty()) config.cache_dir = o.cache;
+  config.cache_read_only = true;
+  config.evolve = false;
+  config.http_address.clear();
+  auto runtime = Runtime::create(std::move(config));
+  if (!runtime.ok()) return fail(runtime.status());
+  Axes const_axes;
+  Attrs attrs;
+  const auto& schema = (*definition)->schema();
+  for (size_t i = 0; i < schema.axes.size(); ++i)
+    if (schema.axes[i].kind == dispatch::AxisKind::kConst)
+      const_axes.emplace_back(schema.axes[i].name, (*definition)->const_extents()[i]);
+  for (size_t i = 0; i < schema.attrs.size(); ++i)
+    attrs.emplace_back(schema.attrs[i].name, (*definition)->attrs()[i]);
+  auto handle = (*runtime)->op(schema.op, (*definition)->dtype(), const_axes, attrs);
+  if (!handle.ok()) return fail(handle.status());
+  auto explanation = (*runtime)->explain(*handle, *axes);
+  if (!explanation.ok()) return fail(explanation.status());
+  std::printf("%s\n", (o.json ? explanation->to_json() : explanation->to_text()).c_str());
+  return 0;
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app, int* exit_code) {
+  CLI::App* c = app.add_subcommand("explain", "which kernel of a cache would serve a problem, and why");
+  auto o = std::make_shared<Options>();
+  o->definition.add_to(*c);
+  c->add_option("--cache", o->cache, "cache directory (default: NICHE_CACHE_DIR)");
+  c->add_option("axes", o->axes, "variable axes, e.g. M=17")->required();
+  c->add_flag("--json", o->json);
+  c->callback([o, exit_code] { *exit_code = run(*o); });
+}
+
+void add_config_command(CLI::App& app, int* exit_code) {
+  CLI::App* c =
+      app.add_subcommand("config", "the keys of a config file (and NICHE_<KEY> variables), or check one");
+  auto file = std::make_shared<std::string>();
+  c->add_option("file", *file, "a config to check")->check(CLI::ExistingFile);
+  c->callback([file, exit_code] {
+    if (!file->empty()) {
+      RuntimeConfig config;
+      Status s = apply_file(*file, &config);
+      if (s.ok()) s = config.validate();
+      *exit_code = s.ok() ? 0 : fail(s);
+      if (s.ok()) std::printf("%s: ok\n", file->c_str());
+      return;
+    }
+    for (const ConfigField& f : config_fields()) {
+      char range[64] = "";
+      if (f.lo < f.hi) std::snprintf(range, sizeof range, "%g..%g", f.lo, f.hi);
+      std::printf("%-24s %-7s %-16s %s\n", std::string(f.name).c_str(), std::string(f.type).c_str(), range,
+                  std::string(f.meaning).c_str());
+    }
+  });
+}
+
+}  // namespace niche::cli

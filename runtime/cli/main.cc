@@ -1,0 +1,25 @@
+// The `niche` program.
+#include <cstdio>
+
+#include "runtime/cli/common.h"
+#include "runtime/cli/replay/replay_command.h"
+#include "runtime/torch/worker.h"
+
+int main(int argc, char** argv) {
+  // First: a worker forks, and must not have a thread by then.
+  if (niche::is_worker(argc, argv)) return niche::worker_main(argc, argv);
+
+  CLI::App app{"niche: shape-aware dispatch of evolved, verified kernels"};
+  app.set_version_flag("--version", NICHE_VERSION);
+  app.require_subcommand(1);
+  int exit_code = 0;
+  niche::cli::add_evolve_command(app, &exit_code);
+  niche::cli::add_evaluate_command(app, &exit_code);
+  niche::cli::add_cache_command(app, &exit_code);
+  niche::cli::add_explain_command(app, &exit_code);
+  niche::cli::add_config_command(app, &exit_code);
+  niche::replay::add_replay_command(app, &exit_code);
+  app.add_subcommand("worker", "the process in which candidates live and die; started by a server");
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
+}

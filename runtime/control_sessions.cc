@@ -1,0 +1,168 @@
+// Control's sessions: when to start one, what became of it.
+#include <algorithm>
+
+#include "evolve/definition_json.h"
+#include "runtime/control.h"
+
+namespace niche::core {
+
+using dispatch::LogLevel;
+using evolve::SessionEvent;
+
+namespace {
+
+constexpr int64_t kPlanPeriodNs = 100'000'000;
+
+Planner::Outcome outcome_of(const SessionEvent& last, int kernels) {
+  if (kernels > 0) return Planner::Outcome::kGained;
+  if (last.kind == SessionEvent::Kind::kDone) return Planner::Outcome::kNothing;
+  const auto starts = [&](const char* code) { return last.reason.rfind(code, 0) == 0; };
+  if (starts("busy")) return Planner::Outcome::kBusy;
+  if (starts("unsupported") || starts("not_found") || starts("invalid")) return Planner::Outcome::kRefused;
+  return Planner::Outcome::kBroken;
+}
+
+}  // namespace
+
+void Control::find_worker() {
+  const RuntimeConfig& config = core_->config();
+  if (!config.evolve) {
+    evolution_off_ = "switched off (evolve = false)";
+  } else if (!cache_) {
+    evolution_off_ = "no cache: " + cache_problem_;
+  } else if (config.cache_read_only) {
+    evolution_off_ = "the cache is read-only";
+  } else {
+    auto program = evolve::find_worker_program(config.worker_program);
+    if (program.ok())
+      worker_program_ = *program;
+    else
+      evolution_off_ = program.status().message();
+  }
+  if (!evolution_off_.empty()) core_->log(LogLevel::kInfo, "runtime", "evolution is off: " + evolution_off_);
+}
+
+void Control::run_sessions(int64_t now_ns) {
+  for (auto at = sessions_.begin(); at != sessions_.end();) {
+    SessionRunner& runner = *at->second;
+    const bool ended = runner.ended();  // before its events are taken: none may follow
+    for (const SessionEvent& e : runner.take_events()) on_session_event(runner, e, now_ns);
+    at = ended ? sessions_.erase(at) : std::next(at);
+  }
+  int running = 0;
+  for (const auto& [id, s] : sessions_) running += !s->paused();
+  sessions_running_.store(running, std::memory_order_relaxed);  // relaxed: a figure for people
+}
+
+void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int64_t now_ns) {
+  const auto at = std::find_if(sessions_.begin(), sessions_.end(),
+                               [&](const auto& s) { return s.second.get() == &runner; });
+  DefinitionState& d = *definitions_.at(at->first);
+  const std::string& name = d.known.definition->name();
+  d.tried = e.tried;
+  for (size_t g = 0; g < d.rejected.size(); ++g) d.rejected[g] = static_cast<uint64_t>(e.rejected[g]);
+  d.best_seen = e.best_speedup;
+  switch (e.kind) {
+    case SessionEvent::Kind::kProgress:
+      return;
+    case SessionEvent::Kind::kKernel: {
+      ++counters_.kernels_committed;
+      ++d.session_kernels;
+      d.gain_committed = e.committed_speedup;
+      event("kernel verified", name, e.kernel_name + " (" + e.record_file + ")", LogLevel::kInfo);
+      (void)cache_->refresh();
+      const auto id = kernels_cache::KernelId::from_file_name(e.record_file);
+      if (!id) return;
+      if (auto k = load_kernel(d, *id, nullptr)) d.waiting.push_back(k);
+      return;
+    }
+    case SessionEvent::Kind::kDone:
+    case SessionEvent::Kind::kFailed: {
+      const bool failed = e.kind == SessionEvent::Kind::kFailed;
+      if (failed) ++counters_.sessions_failed;
+      ended_sessions_cpu_ += running_sessions_cpu_;
+      running_sessions_cpu_ = 0;
+      const Planner::Outcome outcome = outcome_of(e, d.session_kernels);
+      planner_.session_ended(d.known.id, outcome, now_ns);
+      // What is left to gain, for the ranking: little once a session found its best, nothing where it found
+      // none.
+      if (outcome == Planner::Outcome::kGained)
+        telemetry_.set_saving(d.known.id, 1 - 1 / std::max(1.0, d.gain_committed), 0.02);
+      else if (outcome == Planner::Outcome::kNothing)
+        telemetry_.set_saving(d.known.id, 0.05, 0.01);
+      event(failed ? "session failed" : "session ended", name,
+            e.reason + "; " + std::to_string(e.tried) + " tried, " + std::to_string(d.session_kernels) +
+                " kernels",
+            failed ? LogLevel::kWarning : LogLevel::kInfo);
+      return;
+    }
+  }
+}
+
+void Control::plan(int64_t now_ns) {
+  if (!evolution_off_.empty() || probation_mode_ || now_ns - last_plan_ns_ < kPlanPeriodNs) return;
+  last_plan_ns_ = now_ns;
+  std::vector<int> trees;
+  bool running = false;
+  for (const auto& [id, s] : sessions_) {
+    if (s->pid() != 0) trees.push_back(s->pid());
+    running = running || !s->paused();
+  }
+  last_pressure_ = pressure_.sample(trees);
+  // A tree's figure falls when its process is gone: what was seen last counts.
+  running_sessions_cpu_ =
+      trees.empty() ? 0 : std::max(running_sessions_cpu_, last_pressure_.children_cpu_seconds);
+  Conditions c;
+  c.now_ns = now_ns;
+  c.running = static_cast<int>(sessions_.size());
+  c.session_cpu_seconds = ended_sessions_cpu_ + running_sessions_cpu_;
+  c.memory_share = last_pressure_.memory_share;
+  c.throttled = last_pressure_.throttled;
+  c.p99_suffers = latency_.advance(running, now_ns);
+  c.paused_by_owner = owner_pause_.load();
+  const std::string reason = planner_.pause_reason(c);
+  if (reason != pause_reason_) {
+    pause_reason_ = reason;
+    if (!sessions_.empty())
+      event(reason.empty() ? "sessions resumed" : "sessions paused", "", reason, LogLevel::kInfo);
+  }
+  for (const auto& [id, s] : sessions_) s->set_paused(!reason.empty());
+  if (!reason.empty()) return;
+  const auto ranking = telemetry_.ranking(64);
+  if (const telemetry::HotDefinition* hot = planner_.next(ranking, c, &plan_idle_))
+    start_session(*hot, now_ns);
+}
+
+void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns) {
+  const auto at = definitions_.find(hot.definition);
+  if (at == definitions_.end()) return;
+  DefinitionState& d = *at->second;
+  const RuntimeConfig& config = core_->config();
+  evolve::SessionRequest request;
+  request.session_id = "";
+  request.definition_json = evolve::definition_to_json(*d.known.definition);
+  request.problems = seen_problems(hot, static_cast<int>(d.known.definition->var_axes().size()));
+  request.cache_dir = config.cache_dir;
+  request.store_path = config.cache_dir + "/trajectories.sqlite";
+  request.op_libraries = config.op_libraries;
+  request.wall_seconds_max = config.session_seconds_max;
+  request.evaluations_max = config.session_evaluations_max;
+  request.target_speedup = config.session_target_speedup;
+  request.threads = core_->executor().threads;
+  evolve::WorkerOptions worker;
+  worker.program = worker_program_;
+  worker.args = config.worker_args;
+  worker.nice = config.session_nice;
+  d.session_kernels = 0;
+  d.tried = 0;
+  d.session_since_ns = now_ns;
+  planner_.session_started(d.known.id, now_ns);
+  ++counters_.sessions;
+  event("session started", d.known.definition->name(),
+        std::to_string(request.problems.size()) + " problems, " +
+            std::to_string(static_cast<int>(hot.savable_ns_per_s / 1e6)) + " ms/s savable",
+        LogLevel::kInfo);
+  sessions_[d.known.id] = std::make_unique<SessionRunner>(std::move(worker), std::move(request));
+}
+
+}  // namespace niche::core

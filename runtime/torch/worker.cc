@@ -1,0 +1,53 @@
+#include "runtime/torch/worker.h"
+
+#include <ATen/Parallel.h>
+#include <torch/headeronly/version.h>
+
+#include <string_view>
+
+#include "evolve/worker/worker_main.h"
+#include "runtime/host_environment.h"
+#include "runtime/ops/builtin.h"
+#include "runtime/ops/cpu/families.h"
+#include "runtime/ops/user_ops.h"
+#include "runtime/torch/executor.h"
+
+namespace niche {
+
+bool is_worker(int argc, char** argv) {
+  return argc > 1 && (std::string_view(argv[1]) == "worker" || std::string_view(argv[1]) == "niche-worker");
+}
+
+std::vector<std::string> torch_libraries() { return {"torch " TORCH_VERSION}; }
+
+dispatch::Status register_everything(dispatch::OpRegistry* ops, evolve::FamilyRegistry* families) {
+  NICHE_RETURN_IF_ERROR(ops::register_builtin_ops(*ops));
+  ops_cpu::register_cpu_families(*families);
+  return {};
+}
+
+dispatch::Executor torch_child_start(int threads) {
+  at::set_num_threads(threads);
+  return torch_detail::aten_executor();
+}
+
+int worker_main(int argc, char** argv) {
+  dispatch::OpRegistry ops;
+  evolve::FamilyRegistry families;
+  if (const dispatch::Status s = register_everything(&ops, &families); !s.ok()) {
+    std::fprintf(stderr, "niche worker: %s\n", s.to_string().c_str());
+    return 1;
+  }
+  evolve::WorkerHooks hooks;
+  hooks.load_library = [](const std::string& path, dispatch::OpRegistry& registry, evolve::FamilyRegistry&) {
+    return ops::load_user_ops(path, registry);
+  };
+  hooks.environment = [](const evolve::SessionRequest& request) {
+    return host_environment(torch_libraries(), request.op_libraries, true);
+  };
+  hooks.make_evaluator = evolve::make_evaluator;
+  hooks.child_start = torch_child_start;
+  return evolve::worker_main(argc, argv, ops, families, hooks);
+}
+
+}  // namespace niche

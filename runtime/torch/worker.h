@@ -1,0 +1,33 @@
+// worker_main: a server's own binary as the worker program: for servers that cannot ship `niche` beside them.
+//
+//   int main(int argc, char** argv) {
+//     if (niche::is_worker(argc, argv)) return niche::worker_main(argc, argv);   // first: before any thread
+//     config.worker_program = "/proc/self/exe";
+//     config.worker_args = {"niche-worker"};
+//
+// Thread-safety: call before the process starts any thread, ATen's included.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dispatch/op_spec.h"
+#include "evolve/evaluator.h"
+#include "evolve/template_family.h"
+#include "kernels_cache/environment.h"
+
+namespace niche {
+
+// argv[1] is "worker" or "niche-worker".
+bool is_worker(int argc, char** argv);
+// Serves one session over the socket that a WorkerClient gave it. See evolve/worker/worker_main.h for exit
+// codes.
+int worker_main(int argc, char** argv);
+
+// What server, worker and command line share, so that their environment keys are equal.
+std::vector<std::string> torch_libraries();  // {"torch 2.11.0"}
+dispatch::Status register_everything(dispatch::OpRegistry* ops, evolve::FamilyRegistry* families);
+// Sets a forked child's thread count before it computes.
+dispatch::Executor torch_child_start(int threads);
+
+}  // namespace niche

@@ -1,0 +1,292 @@
+// The control plane on planted kernels: warm start, rollout, rollback, quarantine, probation.
+#include <chrono>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "planted_cache.h"
+
+namespace niche::testing_ops {
+namespace {
+
+using kernels_cache::StandingState;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+class ControlPlane : public AffineRuntime {
+ protected:
+  RuntimeConfig config() {
+    RuntimeConfig c = AffineRuntime::config();
+    c.cache_dir = dir.path();
+    c.tick_seconds = 0.005;
+    c.shadow_one_in = 4;
+    c.time_one_in = 2;
+    return c;
+  }
+  nlohmann::json status() { return nlohmann::json::parse(runtime->status()); }
+  // Calls with M=64 until `done`, at most `seconds`. `first` is put into x[0] of every call.
+  template <typename Done>
+  bool serve_until(Done done, double seconds, float first = 0.5F) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    AffineCall c(64, kN);
+    c.x[0] = first;
+    for (int64_t i = 0;; ++i) {
+      EXPECT_TRUE(call(c).ok());
+      if (i % 64 != 0) continue;
+      if (done()) return true;
+      if (std::chrono::steady_clock::now() > end) return false;
+    }
+  }
+  std::string events() {
+    std::string text;
+    const nlohmann::json now = status();
+    for (const auto& e : now["events"])
+      text += e["kind"].get<std::string>() + ": " + e["text"].get<std::string>() + "\n";
+    return text;
+  }
+
+  TempDir dir;
+};
+
+TEST_F(ControlPlane, AKernelThatServedBeforeAnswersTheFirstCall) {
+  plant(dir.path(), kN, {.served_calls = 1000});
+  start(config());
+  AffineCall c(64, kN);
+  ASSERT_TRUE(call(c).ok());
+  EXPECT_EQ(op->runs[0], 0) << events();
+  EXPECT_EQ(rung(Rung::kRegion), 1);
+  EXPECT_LT(c.error(), 1e-6);
+}
+
+TEST_F(ControlPlane, AKernelOutsideThisEnvironmentIsNotServed) {
+  plant(dir.path(), kN + 1, {.served_calls = 1000});  // another Definition
+  start(config());
+  AffineCall c(64, kN);
+  ASSERT_TRUE(call(c).ok());
+  EXPECT_EQ(op->runs[0], 1);
+}
+
+TEST_F(ControlPlane, AVerifiedKernelGoesThroughShadowAndCanaryToIncumbent) {
+  plant(dir.path(), kN, {});
+  start(config());
+  ASSERT_TRUE(serve_until([&] { return status()["swaps"] == 1; }, 60)) << events();
+  EXPECT_THAT(events(), AllOf(HasSubstr("shadow: "), HasSubstr("canary: "), HasSubstr("incumbent: ")));
+  EXPECT_GT(status()["shadow"]["matched"], 0);
+  ASSERT_TRUE(serve_until([&] { return rung(Rung::kExact) > 100; }, 20));
+  const auto explained = runtime->explain(handle, {{"M", 64}});
+  ASSERT_TRUE(explained.ok());
+  EXPECT_EQ(explained->kernel, "affine.f32.affine_rows");
+  EXPECT_EQ(explained->rung, "exact");
+  const auto unseen = runtime->explain(handle, {{"M", 65}});
+  EXPECT_EQ(unseen->rung, "region");
+  const auto outside = runtime->explain(handle, {{"M", 5000}});
+  EXPECT_EQ(outside->rung, "fallback");
+}
+
+TEST_F(ControlPlane, AWrongAnswerOnLiveTrafficRollsBackAndQuarantinesDurably) {
+  const auto ref = plant(dir.path(), kN, {.symbol = "affine_wrong", .served_calls = 1000});
+  start(config());
+  ASSERT_TRUE(serve_until([&] { return rung(Rung::kExact) > 50; }, 20)) << events();
+  ASSERT_TRUE(serve_until([&] { return status()["rollbacks"] == 1; }, 60, 42.0F)) << events();
+  EXPECT_THAT(events(), AllOf(HasSubstr("wrong answer on live traffic"), HasSubstr("output 'y'")));
+  const int before = op->runs[0];
+  AffineCall c(64, kN);
+  c.x[0] = 42.0F;
+  ASSERT_TRUE(call(c).ok());
+  EXPECT_EQ(op->runs[0], before + 1) << "the library answers from the rollback on";
+  EXPECT_LT(c.error(), 1e-5);
+  runtime.reset();
+  EXPECT_EQ(open_cache(dir.path())->standings().state(ref.id), StandingState::kQuarantined);
+  start(config());
+  const int restarted = op->runs[0];
+  ASSERT_TRUE(call(c).ok());
+  EXPECT_EQ(op->runs[0], restarted + 1) << "a quarantined kernel served after the restart";
+}
+
+TEST_F(ControlPlane, ASlowDownOnLiveTrafficRollsBackAndQuarantinesDurably) {
+  const auto ref = plant(dir.path(), kN, {.symbol = "affine_slow"});
+  start(config());
+  ASSERT_TRUE(serve_until([&] { return status()["swaps"] == 1; }, 60)) << events();
+  ASSERT_TRUE(serve_until([&] { return status()["rollbacks"] == 1; }, 120, 43.0F)) << events();
+  EXPECT_THAT(events(), AllOf(HasSubstr("suspect"), HasSubstr("rolled back")));
+  runtime.reset();
+  EXPECT_EQ(open_cache(dir.path())->standings().state(ref.id), StandingState::kQuarantined);
+}
+
+TEST_F(ControlPlane, ACanaryThatIsSlowerNeverBecomesTheIncumbent) {
+  const auto ref = plant(dir.path(), kN, {.symbol = "affine_slow"});
+  start(config());
+  ASSERT_TRUE(serve_until([&] { return status()["rollbacks"] == 1; }, 120, 43.0F)) << events();
+  EXPECT_EQ(status()["swaps"], 0);
+  runtime.reset();
+  EXPECT_EQ(open_cache(dir.path())->standings().state(ref.id), StandingState::kQuarantined);
+}
+
+TEST_F(ControlPlane, AForcedKernelTakesEffectAtOnceAndUntilItIsReleased) {
+  plant(dir.path(), kN, {});
+  auto c = config();
+  c.shadow_arena_bytes = 0;  // nothing is promoted meanwhile
+  start(c);
+  AffineCall x(64, kN);
+  ASSERT_TRUE(call(x).ok());
+  EXPECT_EQ(rung(Rung::kFallback), 1);
+  ASSERT_TRUE(runtime->force("affine.f32.affine_rows").ok());
+  ASSERT_TRUE(call(x).ok());
+  EXPECT_EQ(rung(Rung::kForced), 1);
+  EXPECT_EQ(rung(Rung::kFallback), 1);
+  EXPECT_EQ(runtime->explain(handle, {{"M", 64}})->rung, "forced");
+  ASSERT_TRUE(runtime->force("fallback").ok());
+  ASSERT_TRUE(call(x).ok());
+  EXPECT_EQ(reason(FallbackReason::kForced), 1);
+  ASSERT_TRUE(runtime->force("").ok());
+  ASSERT_TRUE(call(x).ok());
+  EXPECT_EQ(reason(FallbackReason::kForced), 1);
+  EXPECT_EQ(rung(Rung::kForced), 1);
+  EXPECT_EQ(runtime->force("affine.f32.none").code(), Code::kNotFound);
+}
+
+TEST_F(ControlPlane, NicheForceOfTheEnvironmentTakesEffect) {
+  plant(dir.path(), kN, {.served_calls = 1000});
+  auto c = config();
+  const char* environment[] = {"NICHE_FORCE=fallback", nullptr};
+  ASSERT_TRUE(apply_environment(environment, &c).ok());
+  start(c);
+  AffineCall x(64, kN);
+  ASSERT_TRUE(call(x).ok());
+  EXPECT_EQ(op->runs[0], 1);
+}
+
+TEST_F(ControlPlane, WithoutAWorkerProgramEvolutionIsOffWithThatReason) {
+  auto c = config();
+  c.evolve = true;
+  c.worker_program = "/no/such/niche";
+  start(c);
+  AffineCall x(64, kN);
+  ASSERT_TRUE(call(x).ok());
+  EXPECT_THAT(runtime->explain(handle, {{"M", 64}})->evolution,
+              AllOf(HasSubstr("off: "), HasSubstr("/no/such/niche")));
+  EXPECT_THAT(runtime->metrics(), HasSubstr("niche_evolution_on{reason=\"no worker program"));
+}
+
+TEST_F(ControlPlane, PackedKernelsServeFromTheFirstCallOnceTheirConstantsAreBound) {
+  plant(dir.path(), kN, {.symbol = "affine_packed", .served_calls = 1000});
+  start(config());
+  AffineCall c(64, kN);
+  ASSERT_TRUE(handle.bind_constant("w", c.w.view(), nullptr).ok());
+  ASSERT_TRUE(handle.bind_constant("b", c.b.view(), nullptr).ok());
+  ASSERT_TRUE(call(c).ok());
+  EXPECT_EQ(op->runs[0], 0) << runtime->explain(handle, {{"M", 64}})->to_text();
+  EXPECT_LT(c.error(), 1e-6);
+}
+
+TEST_F(ControlPlane, ProbationEndsAfterItsCallsAndTime) {
+  const auto ref = plant(dir.path(), kN, {.served_calls = 1000});
+  auto c = config();
+  c.probation_calls = 500;
+  c.probation_seconds = 0;
+  start(c);
+  ASSERT_TRUE(serve_until([&] { return events().find("probation served") != std::string::npos; }, 60))
+      << events();
+  runtime.reset();
+  EXPECT_TRUE(open_cache(dir.path())->proven(ref.id));
+}
+
+TEST_F(ControlPlane, AReadOnlyCacheServesProvenKernelsAndWritesNothing) {
+  const auto ref = plant(dir.path(), kN, {.served_calls = 1000});
+  {
+    auto cache = open_cache(dir.path());
+    cache->set_proven(ref.id);
+    ASSERT_TRUE(cache->flush().ok());
+  }
+  const auto listing = [&] {
+    std::string text;
+    for (const auto& e : std::filesystem::recursive_directory_iterator(dir.path()))
+      if (e.is_regular_file())
+        text +=
+            e.path().string() + " " + std::to_string(e.last_write_time().time_since_epoch().count()) + "\n";
+    return text;
+  };
+  const std::string before = listing();
+  auto c = config();
+  c.cache_read_only = true;
+  start(c);
+  AffineCall x(64, kN);
+  ASSERT_TRUE(call(x).ok());
+  EXPECT_EQ(op->runs[0], 0) << events();
+  EXPECT_THAT(runtime->explain(handle, {{"M", 64}})->evolution, HasSubstr("off"));
+  runtime.reset();
+  EXPECT_EQ(listing(), before);
+}
+
+// A kernel that faults in the server. The dying process is a re-execution of this test.
+class Faulting : public ControlPlane {
+ protected:
+  void serve_and_die() {
+    start(config());
+    AffineCall c(64, kN);
+    ASSERT_TRUE(call(c).ok());
+    c.x[0] = 44.0F;
+    (void)call(c);
+    std::exit(7);  // it lived
+  }
+};
+
+TEST_F(Faulting, TheRestartServesWithoutTheKernelAndASecondCrashMeansFallbacksAlone) {
+  ::testing::FLAGS_gtest_death_test_style = "fast";
+  const auto ref = plant(dir.path(), kN, {.symbol = "affine_fault", .served_calls = 1000});
+  EXPECT_EXIT(serve_and_die(), ::testing::KilledBySignal(SIGSEGV), "");
+  start(config());
+  AffineCall c(64, kN);
+  c.x[0] = 44.0F;
+  ASSERT_TRUE(call(c).ok());
+  EXPECT_EQ(op->runs[0], 1);
+  EXPECT_LT(c.error(), 1e-5);
+  EXPECT_EQ(status()["startup"]["held"][0], "affine.f32.affine_fault");
+  EXPECT_THAT(runtime->explain(handle, {{"M", 64}})->to_text(),
+              AllOf(HasSubstr("affine_fault"), HasSubstr("held")));
+  EXPECT_TRUE(runtime->health().ok);
+  runtime.reset();
+  EXPECT_EQ(open_cache(dir.path())->standings().state(ref.id), StandingState::kHeld);
+
+  plant(dir.path(), kN, {.symbol = "affine_rows", .served_calls = 1000});
+  EXPECT_EXIT(
+      {
+        start(config());
+        AffineCall x(64, kN);
+        (void)call(x);
+        std::raise(SIGKILL);
+      },
+      ::testing::KilledBySignal(SIGKILL), "");
+  start(config());
+  const int before = op->runs[0];
+  ASSERT_TRUE(call(c).ok());
+  EXPECT_EQ(op->runs[0], before + 1);
+  EXPECT_EQ(reason(FallbackReason::kProbation), 1);
+  EXPECT_EQ(status()["startup"]["fallbacks_only"], true);
+  EXPECT_THAT(runtime->explain(handle, {{"M", 64}})->why, AnyOf(HasSubstr("fallback"), HasSubstr("unclean")));
+}
+
+TEST_F(ControlPlane, HttpServesMetricsStatusAndHealth) {
+  auto c = config();
+  c.http_address = "127.0.0.1:0";
+  start(c);
+  ASSERT_GT(runtime->http_port(), 0);
+  const std::string url = "http://127.0.0.1:" + std::to_string(runtime->http_port());
+  const auto get = [&](const std::string& path) {
+    const std::string command = "curl -s " + url + path;
+    FILE* pipe = popen(command.c_str(), "r");
+    std::string text;
+    char buffer[4096];
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, n);
+    pclose(pipe);
+    return text;
+  };
+  EXPECT_THAT(get("/metrics"), AllOf(HasSubstr("niche_calls_total{rung=\"region\"} 0"),
+                                     HasSubstr("# TYPE niche_swaps_total counter")));
+  EXPECT_EQ(get("/health"), "ok\n");
+  EXPECT_EQ(nlohmann::json::parse(get("/status"))["evolution"], "off: switched off (evolve = false)");
+  EXPECT_THAT(get("/other"), HasSubstr("not found"));
+}
+
+}  // namespace
+}  // namespace niche::testing_ops
