@@ -1,0 +1,64 @@
+// ranker serve | demo: an example inference server on niche, and the demo that drives it.
+#include <signal.h>
+
+#include <atomic>
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "examples/ranker/demo.h"
+#include "examples/ranker/server.h"
+#include "runtime/torch/torch.h"
+
+extern char** environ;
+
+namespace {
+
+std::atomic<bool> stop_requested{false};
+
+std::filesystem::path beside_this_program(const char* name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"an example ranking server on niche"};
+  app.require_subcommand(1);
+
+  niche::RuntimeConfig config = niche::torch_config();
+  ranker::ServerOptions server;
+  std::string worker = beside_this_program("niche");
+  CLI::App* serve = app.add_subcommand("serve", "serve the ranker over HTTP");
+  serve->add_option("--port", server.port, "port on 127.0.0.1, 0 for any")->check(CLI::Range(0, 65535));
+  serve->add_option("--port-file", server.port_file, "written with the port once the server listens");
+  serve->add_option("--threads", server.threads, "inference threads")->check(CLI::Range(1, 256));
+  serve->add_option("--cache", config.cache_dir, "directory of verified kernels");
+  serve->add_option("--worker", worker, "the niche program");
+  serve->add_flag("--paused", server.paused, "start with evolution paused");
+
+  ranker::DemoOptions demo;
+  CLI::App* show = app.add_subcommand("demo", "watch the server get faster while it serves");
+  show->add_option("--trace", demo.trace, "trace in the Azure LLM format (default: the shipped sample)");
+  show->add_option("--out", demo.out, "directory of the report and the cache; emptied first");
+  show->add_option("--threads", demo.threads, "inference threads")->check(CLI::Range(1, 256));
+  show->add_option("--tuning-seconds", demo.tuning_seconds_max, "longest tuning phase")
+      ->check(CLI::Range(5.0, 3600.0));
+  CLI11_PARSE(app, argc, argv);
+
+  if (*serve) {
+    config.worker_program = worker;
+    if (const auto s = niche::apply_environment(environ, &config); !s.ok()) {
+      std::fprintf(stderr, "ranker: %s\n", s.to_string().c_str());
+      return 2;
+    }
+    return ranker::serve(std::move(config), server);
+  }
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_requested.store(true); };
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  demo.server_program = std::filesystem::read_symlink("/proc/self/exe");
+  demo.worker_program = worker;
+  if (demo.trace.empty()) demo.trace = RANKER_DATA_DIR "/azure_llm_2023_conv_sample.csv";
+  return ranker::run_demo(demo, stop_requested);
+}
