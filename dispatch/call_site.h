@@ -23,14 +23,15 @@ class CallSite {
   const PackedPrefix& packed_prefix() const { return packed_; }
   uint32_t definition() const { return prefix_.definition; }
   const Kernel& fallback() const { return *fallback_; }
-  uint32_t number() const { return number_; }
+  // Which of a thread's cache entries is this site's.
+  uint32_t cache_entry() const { return cache_entry_; }
 
  private:
   friend class Dispatcher;
   KeyPrefix prefix_;
   PackedPrefix packed_;
   std::shared_ptr<const Kernel> fallback_;
-  uint32_t number_ = 0;
+  uint32_t cache_entry_ = 0;
 };
 
 }  // namespace niche::dispatch

@@ -23,8 +23,11 @@ template <typename T>
 class OwnCounter {
  public:
   // relaxed: a statistic; its readers need no order with anything else.
-  void add(T by = 1) {
-    v_.store(static_cast<T>(v_.load(std::memory_order_relaxed) + by), std::memory_order_relaxed);
+  // Returns the new value.
+  T add(T by = 1) {
+    const T next = static_cast<T>(v_.load(std::memory_order_relaxed) + by);
+    v_.store(next, std::memory_order_relaxed);
+    return next;
   }
   T get() const { return v_.load(std::memory_order_relaxed); }
 

@@ -17,15 +17,6 @@ uint64_t next_dispatcher_number() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-constexpr int32_t kIntervalMax = 1 << 16;  // a changed rate acts within so many calls
-
-// Uniform in [1, 2n - 1], mean n: a fixed stride would lock on to a model's layers.
-int32_t jittered(ThreadState* t, uint32_t every) {
-  if (every == 0) return kIntervalMax;
-  const uint64_t n = std::min<uint64_t>(every, kIntervalMax / 2);
-  return static_cast<int32_t>(1 + (t->next_random() >> 33) % (2 * n - 1));
-}
-
 }  // namespace
 
 struct Dispatcher::Cold {
@@ -41,7 +32,7 @@ struct Dispatcher::Cold {
       baselines;  // by Route index: what earlier Routes had counted there
   std::atomic<uint32_t> sites{0};
 
-  std::atomic<uint32_t> time_every, shadow_every, challenger_shadow_every, region_shadow_every, request_every;
+  SamplingRates rates;
   // Calls of threads without a state: rare, so shared.
   std::atomic<uint64_t> detached[kFallbackReasonCount] = {};
 };
@@ -66,8 +57,9 @@ Dispatcher::Dispatcher(const DispatcherOptions& o)
                                                [r = registry_](uint32_t n) { return r->ensure_chunks(n); })),
       cold_(std::make_unique<Cold>()) {
   (void)registry_->ensure_chunks(1);  // for kNoRoute
-  publisher_ = std::make_unique<Publisher>(&domain_, o.clock, o.publisher,
-                                           [this](uint32_t d) { return definition(d); });
+  publisher_ = std::make_unique<Publisher>(
+      &domain_, o.clock, o.publisher, [this](uint32_t d) { return definition(d); },
+      [r = registry_.get()] { return r->workspace_units(); });
   set_sampling(o.sampling);
 }
 
@@ -120,7 +112,7 @@ CallSite Dispatcher::call_site(uint32_t definition, const SiteOptions& o) {
   s.packed_ = PackedPrefix(s.prefix_);
   s.fallback_ = fallback(definition, o.fallback_form);
   if (s.fallback_ == nullptr) s.fallback_ = fallback(definition, 0);
-  s.number_ = cold_->sites.fetch_add(1, std::memory_order_relaxed);
+  s.cache_entry_ = cold_->sites.fetch_add(1, std::memory_order_relaxed) % ThreadState::kSites;
   return s;
 }
 
@@ -144,21 +136,16 @@ Status Dispatcher::reserve_workspace(int64_t bytes) {
 }
 
 void Dispatcher::set_sampling(const SamplingRates& r) {
-  cold_->time_every.store(r.time_every, std::memory_order_relaxed);
-  cold_->shadow_every.store(r.shadow_every, std::memory_order_relaxed);
-  cold_->challenger_shadow_every.store(r.challenger_shadow_every, std::memory_order_relaxed);
-  cold_->region_shadow_every.store(r.region_shadow_every, std::memory_order_relaxed);
-  cold_->request_every.store(r.request_every, std::memory_order_relaxed);
+  {
+    std::lock_guard lock(cold_->mutex);
+    cold_->rates = r;
+  }
+  registry_->set_sampling(r);
 }
 
 SamplingRates Dispatcher::sampling() const {
-  SamplingRates r;
-  r.time_every = cold_->time_every.load(std::memory_order_relaxed);
-  r.shadow_every = cold_->shadow_every.load(std::memory_order_relaxed);
-  r.challenger_shadow_every = cold_->challenger_shadow_every.load(std::memory_order_relaxed);
-  r.region_shadow_every = cold_->region_shadow_every.load(std::memory_order_relaxed);
-  r.request_every = cold_->request_every.load(std::memory_order_relaxed);
-  return r;
+  std::lock_guard lock(cold_->mutex);
+  return cold_->rates;
 }
 
 size_t Dispatcher::drain(const std::function<void(const EventRecord&)>& f) {
@@ -234,79 +221,56 @@ uint64_t Dispatcher::requests_in_flight() const {
 
 // ---- the slower paths of a call ----
 
-Decision Dispatcher::Call::fall_back(Context c, const CallSite& site, FallbackReason reason) {
-  if (c.thread == nullptr) {
-    const FallbackReason why = c.detached != FallbackReason::kNone ? c.detached : reason;
-    c.dispatcher->cold_->detached[static_cast<int>(why)].fetch_add(1, std::memory_order_relaxed);
-    return {&site.fallback(), nullptr, nullptr, Rung::kFallback, why, false};
-  }
-  c.thread->count(kNoRoute, Rung::kFallback).add();
-  c.thread->by_reason[static_cast<int>(reason)].add();
-  Decision d{&site.fallback(), nullptr, nullptr, Rung::kFallback, reason, false};
-  if (--c.thread->countdown <= 0) {
-    const Sampled s = sample(c, d.route, d.kernel, d.shadow);
-    d.shadow = s.shadow;
-    d.time = s.time;
-  }
-  return d;
+// Of a thread without a state: rare, so counted where all such threads count.
+Decision Dispatcher::Call::detached(Dispatcher* d, const CallSite& site, FallbackReason why) {
+  d->cold_->detached[static_cast<int>(why)].fetch_add(1, std::memory_order_relaxed);
+  return {&site.fallback(), nullptr, nullptr, Rung::kFallback, why, false};
 }
 
-Decision Dispatcher::Call::take_back(Context c, const CallSite& site, const Decision& was,
+Decision Dispatcher::Call::fall_back(ThreadState* t, const CallSite& site, FallbackReason reason) {
+  return counted(t, {&site.fallback(), nullptr, nullptr, Rung::kFallback, reason, false});
+}
+
+Decision Dispatcher::Call::take_back(ThreadState* t, const CallSite& site, const Decision& was,
                                      FallbackReason reason) {
-  if (c.thread == nullptr || was.rung == Rung::kFallback) return was;
+  if (was.rung == Rung::kFallback) return was;
   const uint32_t index = was.route != nullptr ? was.route->index() : kNoRoute;
-  c.thread->count(index, was.rung).add(static_cast<uint64_t>(-1));
-  c.thread->count(index, Rung::kFallback).add();
-  c.thread->by_reason[static_cast<int>(reason)].add();
+  t->count(index, was.rung).add(static_cast<uint64_t>(-1));
+  t->count(index, Rung::kFallback).add();
+  t->by_reason[static_cast<int>(reason)].add();
   const Kernel* k = was.route != nullptr ? was.route->fallback().get() : &site.fallback();
   return {k, nullptr, was.route, Rung::kFallback, reason, was.time};
 }
 
-void Dispatcher::Call::record_time(Context c, const Decision& d, const ProblemKey& key, const int64_t* axes,
-                                   uint64_t ticks) {
-  if (c.thread == nullptr) return;
-  EventRecord* e = c.thread->timings.begin_push();
+void Dispatcher::Call::record_time(ThreadState* t, const Decision& d, const ProblemKey& key,
+                                   const int64_t* axes, uint64_t ticks) {
+  EventRecord* e = t->timings.begin_push();
   if (e == nullptr) return;
   e->key = key;
   std::copy(axes, axes + kMaxVarAxes, e->axes);
   e->kernel_id = d.kernel->id;
   e->ticks = ticks;
-  e->request_id = c.thread->request.id;
+  e->request_id = t->request.id;
   e->route = d.route != nullptr ? d.route->index() : kNoRoute;
   e->kind = EventRecord::Kind::kTiming;
   e->rung = d.rung;
   e->reason = d.reason;
-  c.thread->timings.commit();
+  t->timings.commit();
 }
 
-Dispatcher::Call::Sampled Dispatcher::Call::sample(Context c, const Route* route, const Kernel* kernel,
-                                                   const Kernel* shadow) {
-  ThreadState* t = c.thread;
-  const Cold& cold = *c.dispatcher->cold_;
-  Sampled s{shadow, false};
-  t->time_left -= t->interval;
-  t->shadow_left -= t->interval;
-  const bool quiet = t->request.capture != CaptureState::kNone;  // nothing is timed or shadowed under capture
-  if (t->time_left <= 0) {
-    const uint32_t every = cold.time_every.load(std::memory_order_relaxed);
-    s.time = every != 0 && !quiet;
-    t->time_left = jittered(t, every);
-  }
-  if (t->shadow_left <= 0) {
-    const uint32_t every = cold.shadow_every.load(std::memory_order_relaxed);
-    if (every != 0 && !quiet && shadow == nullptr && route != nullptr && !kernel->is_fallback())
-      s.shadow = route->fallback().get();
-    t->shadow_left = jittered(t, every);
-  }
-  t->interval = std::min({t->time_left, t->shadow_left, kIntervalMax});
-  t->countdown = t->interval;
-  return s;
+// `place` is below sample_below: which of the two is it?
+Dispatcher::Call::Sampled Dispatcher::Call::sample(ThreadState* t, uint64_t place, const Route* route,
+                                                   const Kernel* kernel) {
+  // Nothing is timed or shadowed under capture.
+  if (t->request.capture != CaptureState::kNone) return {nullptr, false};
+  const bool shadow =
+      place < t->shadow_below.load(std::memory_order_relaxed) && route != nullptr && !kernel->is_fallback();
+  return {shadow ? route->fallback().get() : nullptr, place < t->time_below.load(std::memory_order_relaxed)};
 }
 
 // Who answers on this route, by its state. Counts nothing: a region may still be refused.
-Decision Dispatcher::Call::choose(const Context& c, const Route& route, const ProblemKey& key,
+Decision Dispatcher::Call::choose(ThreadState* t, const Route& route, const ProblemKey& key,
                                   const int64_t* axes, bool region) {
-  ThreadState* t = c.thread;
   const uint32_t workspace = t->workspace_units.load(std::memory_order_relaxed);
   Decision d{route.fallback().get(), nullptr, &route, Rung::kFallback, FallbackReason::kNoKernel, false};
   // Null where it may not run; exact entries were checked when they were published.
@@ -322,7 +286,6 @@ Decision Dispatcher::Call::choose(const Context& c, const Route& route, const Pr
     return every != 0 && t->request.capture == CaptureState::kNone && (t->next_random() >> 32) % every == 0;
   };
   const RolloutWord word = route.word();
-  const Cold& cold = *c.dispatcher->cold_;
   if (word.state() == RolloutState::kFallbackOnly) return d;
   if (word.state() == RolloutState::kQuarantined) {
     d.reason = FallbackReason::kRolledBack;
@@ -347,11 +310,11 @@ Decision Dispatcher::Call::choose(const Context& c, const Route& route, const Pr
     d.kernel = k;
     d.reason = FallbackReason::kNone;
     if (d.rung == Rung::kFallback) d.rung = region ? Rung::kRegion : Rung::kExact;
-    if (region && every_nth(cold.region_shadow_every.load(std::memory_order_relaxed)))
+    if (region && every_nth(t->region_shadow_every.load(std::memory_order_relaxed)))
       d.shadow = route.fallback().get();
   }
   if (word.state() == RolloutState::kShadow &&
-      every_nth(cold.challenger_shadow_every.load(std::memory_order_relaxed))) {
+      every_nth(t->challenger_shadow_every.load(std::memory_order_relaxed))) {
     const FallbackReason keep = d.reason;
     d.shadow = usable(route.challenger().get());
     d.reason = keep;
@@ -359,74 +322,79 @@ Decision Dispatcher::Call::choose(const Context& c, const Route& route, const Pr
   return d;
 }
 
-Decision Dispatcher::Call::counted(const Context& c, Decision d) {
-  c.thread->count(d.route != nullptr ? d.route->index() : kNoRoute, d.rung).add();
-  if (d.rung == Rung::kFallback) c.thread->by_reason[static_cast<int>(d.reason)].add();
-  if (--c.thread->countdown <= 0) {
-    const Sampled s = sample(c, d.route, d.kernel, d.shadow);
-    d.shadow = s.shadow;
+Decision Dispatcher::Call::counted(ThreadState* t, Decision d) {
+  const uint64_t n = t->count(d.route != nullptr ? d.route->index() : kNoRoute, d.rung).add();
+  if (d.rung == Rung::kFallback) t->by_reason[static_cast<int>(d.reason)].add();
+  const uint64_t place = n * ThreadState::kGolden;
+  if (place < t->sample_below.load(std::memory_order_relaxed)) {
+    const Sampled s = sample(t, place, d.route, d.kernel);
     d.time = s.time;
+    if (d.shadow == nullptr) d.shadow = s.shadow;
   }
   return d;
 }
 
-Decision Dispatcher::Call::decide_slowly(Context c, const CallSite& site, ProblemKey key, const int64_t* axes,
-                                         const TableSlot* slot) {
+Decision Dispatcher::Call::decide_slowly(ThreadState* t, const Snapshot* snapshot, const CallSite& site,
+                                         const int64_t* axes, uint64_t w0, uint64_t w1, uint64_t w2,
+                                         uint64_t w3, const TableSlot* slot) {
+  const ProblemKey key{w0, w1, w2, w3};
   if (key.wide()) {
     WideProblem p{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
     p.prefix.constraints = key.constraints();
     if (!(slot->wide->problem == p))
-      return decide_miss(c, site, key, axes);  // another problem with the same hash
+      return decide_miss(t, snapshot, site, axes, w0, w1, w2, w3);  // another problem with the same hash
   }
-  return counted(c, choose(c, *slot->route, key, axes, false));
+  return counted(t, choose(t, *slot->route, key, axes, false));
 }
 
-Decision Dispatcher::Call::decide_miss(Context c, const CallSite& site, ProblemKey key, const int64_t* axes) {
+Decision Dispatcher::Call::decide_miss(ThreadState* t, const Snapshot* snapshot, const CallSite& site,
+                                       const int64_t* axes, uint64_t w0, uint64_t w1, uint64_t w2,
+                                       uint64_t w3) {
+  const ProblemKey key{w0, w1, w2, w3};
   static constexpr FallbackReason kModeReasons[] = {FallbackReason::kMiss, FallbackReason::kDisabled,
                                                     FallbackReason::kShutdown, FallbackReason::kProbation};
   Decision d{&site.fallback(),
              nullptr,
              nullptr,
              Rung::kFallback,
-             kModeReasons[static_cast<int>(c.snapshot->mode)],
+             kModeReasons[static_cast<int>(snapshot->mode)],
              false};
-  if (c.snapshot->mode != SnapshotMode::kServing) return counted(c, d);
-  if (c.snapshot->forced != nullptr && site.definition() < c.snapshot->forced->size()) {
-    if (const Kernel* k = (*c.snapshot->forced)[site.definition()])
-      return counted(c, forced(c, site, *k, key, axes));
+  if (snapshot->mode != SnapshotMode::kServing) return counted(t, d);
+  if (snapshot->forced != nullptr && site.definition() < snapshot->forced->size()) {
+    if (const Kernel* k = (*snapshot->forced)[site.definition()])
+      return counted(t, forced(t, site, *k, key, axes));
   }
-  const auto* regions = key.wide() ? nullptr : c.snapshot->niches->of(site.definition());
+  const auto* regions = key.wide() ? nullptr : snapshot->niches->of(site.definition());
   if (regions != nullptr) {
     for (const NicheIndex::Region& r : *regions) {
       if (r.context != key.context() || !r.contains(axes)) continue;
-      d = choose(c, *r.route, key, axes, true);
+      d = choose(t, *r.route, key, axes, true);
       // Refused for what this call is: another region may have a kernel that can.
       const bool refused = d.rung == Rung::kFallback && d.reason != FallbackReason::kNoKernel &&
                            d.reason != FallbackReason::kRolledBack;
       if (!refused) break;
     }
   }
-  if (EventRecord* e = c.thread->misses.begin_push()) {
+  if (EventRecord* e = t->misses.begin_push()) {
     e->key = key;
     std::copy(axes, axes + kMaxVarAxes, e->axes);
     e->kernel_id = d.kernel->id;
     e->ticks = 0;
-    e->request_id = c.thread->request.id;
+    e->request_id = t->request.id;
     e->route = d.route != nullptr ? d.route->index() : kNoRoute;
     e->kind = EventRecord::Kind::kMiss;
     e->rung = d.rung;
     e->reason = d.reason;
-    c.thread->misses.commit();
+    t->misses.commit();
   }
-  return counted(c, d);
+  return counted(t, d);
 }
 
-Decision Dispatcher::Call::forced(const Context& c, const CallSite& site, const Kernel& k,
+Decision Dispatcher::Call::forced(ThreadState* t, const CallSite& site, const Kernel& k,
                                   const ProblemKey& key, const int64_t* axes) {
   Decision d{&k, nullptr, nullptr, Rung::kForced, FallbackReason::kNone, false};
   FallbackReason r = k.refuses(key.constraints(), key.layout(), axes);
-  if (r == FallbackReason::kNone &&
-      k.workspace_units > c.thread->workspace_units.load(std::memory_order_relaxed))
+  if (r == FallbackReason::kNone && k.workspace_units > t->workspace_units.load(std::memory_order_relaxed))
     r = FallbackReason::kNoWorkspace;
   if (r != FallbackReason::kNone) {
     d = {&site.fallback(), nullptr, nullptr, Rung::kFallback, r, false};
@@ -447,12 +415,9 @@ RequestScope::RequestScope(Dispatcher& d, const RequestInfo& info) : domain_(&d.
   saved_pinned_ = thread_->pinned;
   if (saved_pinned_ == nullptr) {
     thread_->pinned = domain_->current();
-    thread_->requests_opened.add();
-    if (thread_->request_countdown-- == 0) {
-      const uint32_t every = d.cold_->request_every.load(std::memory_order_relaxed);
-      thread_->request_countdown = static_cast<uint32_t>(jittered(thread_, every));
-      if (every != 0) thread_->request_start_ticks = cycles();
-    }
+    const uint64_t n = thread_->requests_opened.add();
+    if (n * ThreadState::kGolden < thread_->request_below.load(std::memory_order_relaxed)) [[unlikely]]
+      thread_->request_start_ticks = cycles();
   }
   thread_->request = info;
 }

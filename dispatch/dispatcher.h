@@ -67,14 +67,6 @@ struct Decision {
   bool time = false;  // time this call
 };
 
-struct SamplingRates {
-  uint32_t time_every = 64;               // one call in N is timed, intervals jittered; 0: none
-  uint32_t shadow_every = 1024;           // one evolved call in M also runs the fallback; 0: none
-  uint32_t challenger_shadow_every = 64;  // of a route in kShadow
-  uint32_t region_shadow_every = 16;  // of calls answered by a region: unseen shapes are watched more closely
-  uint32_t request_every = 16;        // one RequestScope in K is timed
-};
-
 struct DispatcherOptions {
   const Clock* clock = nullptr;  // required; outlives the Dispatcher
   uint32_t routes_max = 1u << 16;
@@ -117,7 +109,7 @@ class Dispatcher {
   Publisher& publisher() { return *publisher_; }
   // Every attached thread, and those to come, get at least so much. Before the kernel's route is published.
   Status reserve_workspace(int64_t bytes);
-  void set_sampling(const SamplingRates& rates);
+  void set_sampling(const SamplingRates& rates);  // acts on some later call of each thread
   SamplingRates sampling() const;
   // Everything to the fallback from the next call of each thread on. Idempotent.
   void shut_down() { (void)publisher_->set_mode(SnapshotMode::kShutdown); }
@@ -151,11 +143,11 @@ class Dispatcher {
 
     // The fallback instead of what decide() said, counted under `reason` and not under the decision's rung.
     Decision fall_back(const CallSite& site, const Decision& instead_of, FallbackReason reason) {
-      return take_back(context(), site, instead_of, reason);
+      return thread_ != nullptr ? take_back(thread_, site, instead_of, reason) : instead_of;
     }
     // The site's fallback without asking the table (foreign tensors), counted.
     Decision fall_back(const CallSite& site, FallbackReason reason) {
-      return fall_back(context(), site, reason);
+      return thread_ != nullptr ? fall_back(thread_, site, reason) : detached(&dispatcher_, site, detached_);
     }
 
     // This thread's workspace, for frame.workspace. Held by one kernel at a time: calls do not nest inside
@@ -164,36 +156,33 @@ class Dispatcher {
     // Leaves a timing record for the aggregator; a full ring drops and counts.
     void record_time(const Decision& decision, const ProblemKey& key, const int64_t* var_axes,
                      uint64_t ticks) {
-      record_time(context(), decision, key, var_axes, ticks);
+      if (thread_ != nullptr) record_time(thread_, decision, key, var_axes, ticks);
     }
 
     uint64_t table_version() const { return snapshot_ ? snapshot_->version : 0; }
 
    private:
-    // What the slower paths get, by value: a Call whose address no function takes stays in registers.
-    struct Context {
-      Dispatcher* dispatcher;
-      ThreadState* thread;
-      const Snapshot* snapshot;
-      FallbackReason detached;
-    };
+    // The slower paths take scalars: a Call or a key whose address no function takes stays in registers.
     struct Sampled {
       const Kernel* shadow;
       bool time;
     };
-    Context context() const { return {&dispatcher_, thread_, snapshot_, detached_}; }
-    static Decision decide_slowly(Context c, const CallSite& site, ProblemKey key, const int64_t* var_axes,
+    static Decision decide_slowly(ThreadState* t, const Snapshot* s, const CallSite& site,
+                                  const int64_t* var_axes, uint64_t w0, uint64_t w1, uint64_t w2, uint64_t w3,
                                   const TableSlot* slot);
-    static Decision decide_miss(Context c, const CallSite& site, ProblemKey key, const int64_t* var_axes);
-    static Decision choose(const Context& c, const Route& route, const ProblemKey& key,
-                           const int64_t* var_axes, bool region);
-    static Decision forced(const Context& c, const CallSite& site, const Kernel& kernel,
-                           const ProblemKey& key, const int64_t* var_axes);
-    static Decision counted(const Context& c, Decision decision);
-    static Sampled sample(Context c, const Route* route, const Kernel* kernel, const Kernel* shadow);
-    static Decision fall_back(Context c, const CallSite& site, FallbackReason reason);
-    static Decision take_back(Context c, const CallSite& site, const Decision& was, FallbackReason reason);
-    static void record_time(Context c, const Decision& decision, const ProblemKey& key,
+    static Decision decide_miss(ThreadState* t, const Snapshot* s, const CallSite& site,
+                                const int64_t* var_axes, uint64_t w0, uint64_t w1, uint64_t w2, uint64_t w3);
+    static Decision choose(ThreadState* t, const Route& route, const ProblemKey& key, const int64_t* var_axes,
+                           bool region);
+    static Decision forced(ThreadState* t, const CallSite& site, const Kernel& kernel, const ProblemKey& key,
+                           const int64_t* var_axes);
+    static Decision counted(ThreadState* t, Decision decision);
+    static Sampled sample(ThreadState* t, uint64_t place, const Route* route, const Kernel* kernel);
+    static Decision fall_back(ThreadState* t, const CallSite& site, FallbackReason reason);
+    static Decision detached(Dispatcher* d, const CallSite& site, FallbackReason reason);
+    static Decision take_back(ThreadState* t, const CallSite& site, const Decision& was,
+                              FallbackReason reason);
+    static void record_time(ThreadState* t, const Decision& decision, const ProblemKey& key,
                             const int64_t* var_axes, uint64_t ticks);
 
     Dispatcher& dispatcher_;
@@ -247,27 +236,27 @@ inline ProblemKey Dispatcher::Call::pack(const CallSite& site, LayoutClass layou
 
 inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey& key,
                                          const int64_t* var_axes) {
-  if (thread_ == nullptr) [[unlikely]]
-    return fall_back(context(), site, detached_);
-  ThreadState::SiteEntry& last = thread_->sites[site.number() % ThreadState::kSites];
+  ThreadState* const t = thread_;
+  if (t == nullptr) [[unlikely]]
+    return detached(&dispatcher_, site, detached_);
+  ThreadState::SiteEntry& last = t->sites[site.cache_entry()];
   const TableSlot* slot = last.slot;
   // A version is never reused, so an equal one means: this very Snapshot, which the epoch protects.
   if (last.version != snapshot_->version || !slot->key.equals(key.w0, key.w1, key.w2, key.w3)) {
     slot = snapshot_->find(key);
     if (slot == nullptr) [[unlikely]]
-      return decide_miss(context(), site, key, var_axes);
+      return decide_miss(t, snapshot_, site, var_axes, key.w0, key.w1, key.w2, key.w3);
     last.version = snapshot_->version;
     last.slot = slot;
   }
   // relaxed: what the word guards was published with the table; a rollback is seen by the next call.
-  if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord ||
-      // relaxed: grows alone, and before the route that needs it is published.
-      slot->workspace_units > thread_->workspace_units.load(std::memory_order_relaxed)) [[unlikely]]
-    return decide_slowly(context(), site, key, var_axes, slot);
-  thread_->count(slot->index, Rung::kExact).add();
+  if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord) [[unlikely]]
+    return decide_slowly(t, snapshot_, site, var_axes, key.w0, key.w1, key.w2, key.w3, slot);
+  const uint64_t n = t->count(slot->chunk, slot->row, Rung::kExact).add();
   Decision decision{slot->kernel, nullptr, slot->route, Rung::kExact, FallbackReason::kNone, false};
-  if (--thread_->countdown <= 0) [[unlikely]] {
-    const Sampled s = sample(context(), slot->route, slot->kernel, nullptr);
+  const uint64_t place = n * ThreadState::kGolden;
+  if (place < t->sample_below.load(std::memory_order_relaxed)) [[unlikely]] {  // relaxed: a rate
+    const Sampled s = sample(t, place, slot->route, slot->kernel);
     decision.shadow = s.shadow;
     decision.time = s.time;
   }

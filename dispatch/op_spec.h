@@ -108,7 +108,8 @@ class OpSpec {
     (void)d;
     return true;
   }
-  // What CallFrame::native must be: "at::Tensor[]" (one a schema argument), or empty: forms run from frame.args alone.
+  // What CallFrame::native must be: "at::Tensor[]" (one a schema argument), or empty: forms run from
+  // frame.args alone.
   virtual std::string_view native_form() const { return {}; }
   // Runs a form. With frame.native: on those tensors, allocating outputs that are undefined. Without: on
   // contiguous tensors at frame.args->p, outputs written there. Exceptions of the library pass unchanged.

@@ -15,8 +15,8 @@
 namespace niche::dispatch {
 namespace {
 
-// Sends calls with wide keys the long way: no state has this number.
-const std::atomic<uint32_t> kWideWord{7};
+// Sends calls the long way (wide keys, workspace not reserved): no state has this number.
+const std::atomic<uint32_t> kLongWayWord{7};
 
 const TableShard kNoEntries{};
 const TableShard* const kNoDirectory[2] = {&kNoEntries, &kNoEntries};
@@ -36,8 +36,13 @@ std::string describe(const WideProblem& p, const Definition* d) {
 
 class Publisher::Impl {
  public:
-  Impl(EpochDomain* domain, const Clock* clock, const PublisherLimits& limits, Resolve resolve)
-      : domain_(domain), clock_(clock), limits_(limits), resolve_(std::move(resolve)) {
+  Impl(EpochDomain* domain, const Clock* clock, const PublisherLimits& limits, Resolve resolve,
+       std::function<uint32_t()> reserved)
+      : domain_(domain),
+        clock_(clock),
+        limits_(limits),
+        resolve_(std::move(resolve)),
+        reserved_(std::move(reserved)) {
     niches_ = std::make_shared<const NicheIndex>();
     published_niches_ = niches_;
   }
@@ -324,13 +329,14 @@ class Publisher::Impl {
     TableSlot slot;
     slot.key = key;
     slot.route = &r;
-    slot.index = r.index();
-    slot.workspace_units = k->workspace_units;
+    slot.chunk = r.index() / kChunkRoutes;
+    slot.row = r.index() % kChunkRoutes;
     if (key.wide()) {
-      slot.state = &kWideWord;
+      slot.state = &kLongWayWord;
       slot.wide = it->second.wide.get();
     } else {
-      slot.state = r.state_word();
+      slot.state =
+          k->workspace_units == 0 || k->workspace_units <= reserved_() ? r.state_word() : &kLongWayWord;
       slot.kernel = k;
     }
     if (table_.upsert(slot)) return;
@@ -391,6 +397,7 @@ class Publisher::Impl {
   const Clock* const clock_;
   const PublisherLimits limits_;
   const Resolve resolve_;
+  const std::function<uint32_t()> reserved_;
 
   // As the next publication will have it.
   std::unordered_map<ProblemKey, Entry, ProblemKeyHash> entries_;
@@ -428,8 +435,9 @@ const Snapshot* Publisher::first_snapshot() {
   return &s;
 }
 
-Publisher::Publisher(EpochDomain* domain, const Clock* clock, const PublisherLimits& limits, Resolve resolve)
-    : impl_(std::make_unique<Impl>(domain, clock, limits, std::move(resolve))) {}
+Publisher::Publisher(EpochDomain* domain, const Clock* clock, const PublisherLimits& limits, Resolve resolve,
+                     std::function<uint32_t()> reserved)
+    : impl_(std::make_unique<Impl>(domain, clock, limits, std::move(resolve), std::move(reserved))) {}
 Publisher::~Publisher() = default;
 
 Status Publisher::put(const WideProblem& problem, std::shared_ptr<Route> route) {

@@ -52,7 +52,10 @@ class Publisher {
   using Resolve = std::function<std::shared_ptr<const Definition>(uint32_t definition)>;
   // `domain` must hold first_snapshot(). `domain` and `clock` outlive the Publisher. `resolve` gives the
   // Definition of a number, or null; called under the lock.
-  Publisher(EpochDomain* domain, const Clock* clock, const PublisherLimits& limits, Resolve resolve);
+  // `reserved` gives the workspace units that every thread has: a kernel that wants more goes the long way,
+  // where each call asks.
+  Publisher(EpochDomain* domain, const Clock* clock, const PublisherLimits& limits, Resolve resolve,
+            std::function<uint32_t()> reserved);
   // Requires: no reader is inside the domain, or ever will be.
   ~Publisher();
   Publisher(const Publisher&) = delete;

@@ -37,14 +37,13 @@ struct WideEntry {
 struct alignas(64) TableSlot {
   ProblemKey key;  // definition 0: empty
   const std::atomic<uint32_t>* state =
-      nullptr;  // the Route's word; wide keys: a constant that sends the call the long way
+      nullptr;  // the Route's word; or a constant that sends the call the long way
   union {
     const Kernel* kernel = nullptr;  // the Route's incumbent, else its fallback
     const WideEntry* wide;           // key.wide()
   };
   const Route* route = nullptr;
-  uint32_t index = 0;            // Route::index()
-  uint32_t workspace_units = 0;  // the incumbent's
+  uint32_t chunk = 0, row = 0;  // of Route::index(), as CounterChunks are addressed
 };
 static_assert(sizeof(TableSlot) == 64);
 

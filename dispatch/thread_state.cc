@@ -28,6 +28,20 @@ void install_fork_handler() {
   (void)installed;
 }
 
+void apply(const SamplingRates& r, ThreadState* t) {
+  // relaxed: a changed rate acts on some later call.
+  t->time_below.store(ThreadState::below(r.time_every), std::memory_order_relaxed);
+  t->shadow_below.store(ThreadState::below(r.shadow_every), std::memory_order_relaxed);
+  t->sample_below.store(
+      ThreadState::below(r.time_every != 0 && (r.shadow_every == 0 || r.time_every < r.shadow_every)
+                             ? r.time_every
+                             : r.shadow_every),
+      std::memory_order_relaxed);
+  t->challenger_shadow_every.store(r.challenger_shadow_every, std::memory_order_relaxed);
+  t->region_shadow_every.store(r.region_shadow_every, std::memory_order_relaxed);
+  t->request_below.store(ThreadState::below(r.request_every), std::memory_order_relaxed);
+}
+
 constexpr std::align_val_t kLine{64};
 char* new_workspace(int64_t bytes) {
   return static_cast<char*>(::operator new(static_cast<size_t>(bytes), kLine, std::nothrow));
@@ -100,10 +114,16 @@ ThreadRegistry::Attached ThreadRegistry::attach() {
     state->random = mix64(dispatcher_ * 0x9e3779b97f4a7c15ULL + states_.size() + 1) | 1;
     for (uint32_t i = 0; i < chunks_; ++i)
       state->chunks[i].store(new CounterChunk, std::memory_order_relaxed);
+    apply(rates_, state);
     if (workspace_bytes_ > 0) {
-      state->workspace.store(new_workspace(workspace_bytes_), std::memory_order_relaxed);
-      if (state->workspace.load(std::memory_order_relaxed) != nullptr)
-        state->workspace_units.store(static_cast<uint32_t>(workspace_bytes_ / 64), std::memory_order_relaxed);
+      // Published routes count on it, so a thread that cannot have it is served by fallbacks alone.
+      char* block = new_workspace(workspace_bytes_);
+      if (block == nullptr) {
+        for (auto& c : state->chunks) delete c.load(std::memory_order_relaxed);
+        return {nullptr, FallbackReason::kNoWorkspace};
+      }
+      state->workspace.store(block, std::memory_order_relaxed);
+      state->workspace_units.store(static_cast<uint32_t>(workspace_bytes_ / 64), std::memory_order_relaxed);
     }
     domain_->attach(&state->epoch);
     states_.push_back(std::move(made));
@@ -154,6 +174,17 @@ Status ThreadRegistry::ensure_workspace(int64_t bytes, std::vector<std::shared_p
   }
   workspace_bytes_ = rounded;
   return {};
+}
+
+uint32_t ThreadRegistry::workspace_units() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<uint32_t>(workspace_bytes_ / 64);
+}
+
+void ThreadRegistry::set_sampling(const SamplingRates& rates) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  rates_ = rates;
+  for (const auto& s : states_) apply(rates, s.get());
 }
 
 void ThreadRegistry::close() {

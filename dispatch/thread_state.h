@@ -37,6 +37,15 @@ inline constexpr uint32_t kChunkRoutes = 1024;
 inline constexpr uint32_t kChunksMax = 1024;  // 1,048,576 routes
 inline constexpr uint32_t kRoutesMax = kChunkRoutes * kChunksMax;
 
+// How much of the traffic is looked at.
+struct SamplingRates {
+  uint32_t time_every = 64;               // one call in N is timed; 0: none
+  uint32_t shadow_every = 1024;           // one evolved call in M also runs the fallback; 0: none
+  uint32_t challenger_shadow_every = 64;  // of a route in kShadow
+  uint32_t region_shadow_every = 16;  // of calls answered by a region: unseen shapes are watched more closely
+  uint32_t request_every = 16;        // one RequestScope in K is timed
+};
+
 // Per-route counters of one thread: one dense row a rung, so that routes served alike share lines.
 struct CounterChunk {
   OwnCounter<uint64_t> by_rung[kRungCount][kChunkRoutes];
@@ -54,7 +63,9 @@ class ThreadState {
   // The line that every call touches.
   alignas(64) EpochDomain::Slot epoch;
   const Snapshot* pinned = nullptr;  // of the open RequestScope
-  int32_t countdown = 1;             // calls until the next sampling decision
+  // Rates, as the dispatcher set them. A call is looked at when its route's count times kGolden is below
+  // sample_below.
+  std::atomic<uint64_t> sample_below{0};
   std::atomic<uint32_t> workspace_units{0};
   uint64_t random = 0;  // xorshift state: assignment without a request id, sampling intervals
   RequestInfo request;  // of the open RequestScope; id 0: none
@@ -64,18 +75,26 @@ class ThreadState {
 
   OwnCounter<uint64_t> by_reason[kFallbackReasonCount];
   OwnCounter<uint64_t> requests_opened, requests_closed;
-  int32_t time_left = 1, shadow_left = 1,
-          interval = 1;  // sampling: calls until each, length of the current countdown
-  uint32_t request_countdown = 0;
+  std::atomic<uint64_t> time_below{0}, shadow_below{0}, request_below{0};
+  std::atomic<uint32_t> challenger_shadow_every{0}, region_shadow_every{0};
   uint64_t request_start_ticks = 0;
   std::atomic<char*> workspace{nullptr};
   SpscRing<EventRecord, kEvents> misses;
   SpscRing<EventRecord, kEvents> timings;
 
+  // Multiples of 2^64 / golden ratio fall evenly into [0, 2^64): the calls of a route that lie below 2^64 / N
+  // are one in N, at distances that never settle into a period (Weyl, Knuth 6.4): a fixed stride would lock
+  // on to a model's layers.
+  static constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
+  static constexpr uint64_t below(uint32_t every) { return every == 0 ? 0 : UINT64_MAX / every; }
+
   OwnCounter<uint64_t>& count(uint32_t route_index, Rung rung) {
+    return count(route_index / kChunkRoutes, route_index % kChunkRoutes, rung);
+  }
+  OwnCounter<uint64_t>& count(uint32_t chunk, uint32_t row, Rung rung) {
     // relaxed: the chunk was stored before the table that names the route was published (invariant 3).
-    CounterChunk* c = chunks[route_index / kChunkRoutes].load(std::memory_order_relaxed);
-    return c->by_rung[static_cast<int>(rung)][route_index % kChunkRoutes];
+    CounterChunk* c = chunks[chunk].load(std::memory_order_relaxed);
+    return c->by_rung[static_cast<int>(rung)][row];
   }
   // xorshift64*: good enough to split calls and to jitter intervals.
   uint64_t next_random() {
@@ -122,6 +141,10 @@ class ThreadRegistry : public std::enable_shared_from_this<ThreadRegistry> {
     for (const auto& s : states_) f(*s);
   }
   uint32_t attached() const;
+  // What every attached thread has at least.
+  uint32_t workspace_units() const;
+  // Rates of every thread, and of those to come.
+  void set_sampling(const SamplingRates& rates);
 
   // Number of forks between the first process and this one.
   static uint64_t fork_generation();
@@ -140,6 +163,7 @@ class ThreadRegistry : public std::enable_shared_from_this<ThreadRegistry> {
   std::vector<ThreadState*> free_;
   uint32_t chunks_ = 0;
   int64_t workspace_bytes_ = 0;
+  SamplingRates rates_;
 };
 
 }  // namespace niche::dispatch
