@@ -87,6 +87,20 @@ NICHE_INLINE f32x8 widen(u16x8 h) {
 #endif
 }
 NICHE_INLINE i32x8 iota8() { return i32x8{0, 1, 2, 3, 4, 5, 6, 7}; }
+typedef long long LL4 __attribute__((vector_size(32)));
+// One bit a lane of a comparison's result; p[i] lane by lane; v[i] lane by lane.
+NICHE_INLINE unsigned mask_of(i32x8 m) { return (unsigned)__builtin_ia32_movmskps256((f32x8)m); }
+NICHE_INLINE unsigned mask_of(i64x4 m) {
+  typedef double D4 __attribute__((vector_size(32)));
+  return (unsigned)__builtin_ia32_movmskpd256((D4)m);
+}
+NICHE_INLINE f32x8 gather(const float* p, i32x8 i) {
+  return __builtin_ia32_gathersiv8sf(f32x8{}, p, i, (f32x8)(i32x8{} - 1), 4);
+}
+NICHE_INLINE i64x4 gather(const long* p, i64x4 i) {
+  return (i64x4)__builtin_ia32_gatherdiv4di(LL4{}, (const long long*)p, (LL4)i, LL4{} - 1, 8);
+}
+NICHE_INLINE f32x8 permute(f32x8 v, i32x8 i) { return __builtin_ia32_permvarsf256(v, i); }
 NICHE_INLINE float hsum(f32x8 v) {
   f32x4 s = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
   s += __builtin_shufflevector(s, s, 2, 3, 0, 1);
@@ -163,6 +177,22 @@ NICHE_INLINE f32x16 widen(u16x16 h) {
   return (f32x16)(__builtin_convertvector(h, u32x16) << 16);
 #else
   return (f32x16)((u32x16)__builtin_ia32_pmovzxwd512_mask((i16x16)h, i32x16{}, (unsigned short)-1) << 16);
+#endif
+}
+typedef long long LL8 __attribute__((vector_size(64)));
+NICHE_INLINE unsigned mask_of(i32x16 m) { return (unsigned short)__builtin_ia32_cvtd2mask512(m); }
+NICHE_INLINE unsigned mask_of(i64x8 m) { return (unsigned char)__builtin_ia32_cvtq2mask512((LL8)m); }
+NICHE_INLINE f32x16 gather(const float* p, i32x16 i) {
+  return __builtin_ia32_gathersiv16sf(f32x16{}, p, i, (unsigned short)-1, 4);
+}
+NICHE_INLINE i64x8 gather(const long* p, i64x8 i) {
+  return (i64x8)__builtin_ia32_gatherdiv8di(LL8{}, p, (LL8)i, (unsigned char)-1, 8);
+}
+NICHE_INLINE f32x16 permute(f32x16 v, i32x16 i) {
+#ifdef __clang__
+  return __builtin_ia32_permvarsf512(v, i);
+#else
+  return __builtin_ia32_permvarsf512_mask(v, i, f32x16{}, (unsigned short)-1);
 #endif
 }
 NICHE_INLINE f32x8 half(f32x16 v, int which) {
@@ -365,6 +395,14 @@ template <int DEG = 6, bool REST = true, Scale HOW = Scale::kMultiply, class F> 
     const F r = exp_core<DEG, REST, HOW>(vmax(F{} - 87.3f, x));
     return x < -87.3f ? F{} : r;
   }
+}
+// 2^x: 0 below -126.5, inf above 127.5, NaN stays. For e^(a b) hand it (a log2(e)) b: the rounding of that product
+// costs 1.2e-7 |x| relative, which is 4.4e-8 of 1 at most where the result is below 1.
+template <int DEG = 6, class F> NICHE_INLINE F exp2(F x) {
+  typedef typename IntOf<F>::I I;
+  x = vmin(F{} + 128.0f, vmax(F{} - 127.0f, x));
+  const F magic = F{} + 12583039.0f, t = x + magic;
+  return exp2_frac<DEG>(x - (t - magic)) * (F)((I)t << 23);
 }
 // e^x everywhere: inf above 88.72, gradual underflow.
 template <int DEG = 6, class F> NICHE_INLINE F exp(F x) {

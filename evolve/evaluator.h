@@ -92,6 +92,11 @@ class Evaluator {
   // Cost: 2–4 s for an operator of 1 ms.
   virtual Judgement judge(const Candidate& candidate) = 0;
 
+  // The harness against itself, on the heaviest problem: the library form against itself must not be FASTER,
+  // and against itself made 5 % slower must not have the wrong sign. judge() does it once by itself. kDevice
+  // names which one failed: then no verdict of this machine can be believed. Cost: some 50 calls of the form.
+  virtual dispatch::Status self_test() { return {}; }
+
   // Machine-wide facts for logs: compiler with flags, containments that hold.
   virtual std::string describe() const = 0;
 };

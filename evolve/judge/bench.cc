@@ -18,7 +18,6 @@ constexpr int64_t kSetElementsMax = 4 << 20;
 constexpr uint32_t kSetPoison = 2;
 // An observation of a tiny operator is the mean of several calls that take this long together.
 constexpr double kObservationNs = 20000;
-constexpr int kCallsMax = 16;
 
 double now_ns() {
   timespec t{};
@@ -128,6 +127,7 @@ void Bench::describe(TimeCommand& c, const BenchProblem& p) {
   c.calls =
       p.fallback_ns > 0 ? std::clamp(static_cast<int>(kObservationNs / p.fallback_ns), 1, kCallsMax) : 1;
   c.packed_bytes = c.workspace_bytes = 0;
+  c.self_delay = 0;
 }
 
 Status Bench::find_best_form(Cell& cell, BenchProblem& p) {
@@ -140,7 +140,7 @@ Status Bench::find_best_form(Cell& cell, BenchProblem& p) {
     TimeCommand& c = cell.command().time;
     cell.command().kind = CellCommand::kTime;
     describe(c, p);
-    c.kernel = -1;
+    c.kernel = kForms;
     c.forms = static_cast<int32_t>(forms.size());
     std::copy(forms.begin(), forms.end(), c.form);
     c.pairs = rounds;
@@ -194,10 +194,12 @@ dispatch::Result<Bench::Outcome> Bench::measure(Cell& cell, BenchProblem& p, con
   }
   if (cell.reply().failed != 0) return dispatch::device_error(definition_.name() + ": " + cell.reply().text);
   const TimeReply& reply = cell.reply().time;
-  const int n = std::clamp(reply.pairs, 0, kPairsInCommand);
-  for (int i = 0; i < n; ++i)
-    out.pairs.push_back({reply.pair[i].ticks[0] / ticks_per_ns_, reply.pair[i].ticks[1] / ticks_per_ns_,
-                         reply.pair[i].dropped != 0});
+  out.pairs = samples(reply);
+  if (reply.arguments_changed != 0) {
+    out.finding.ok = false;
+    out.finding.reason = "changed the argument struct it was called with";
+    return out;
+  }
   if (!r.verify) return out;
   const int set = reply.verified_set;
   if (set < 0 || set >= static_cast<int>(p.sets.size())) return out;
@@ -215,6 +217,31 @@ dispatch::Result<Bench::Outcome> Bench::measure(Cell& cell, BenchProblem& p, con
   if (!found.ok()) return found.status();
   out.finding = *found;
   return out;
+}
+
+std::vector<PairSample> Bench::samples(const TimeReply& reply) const {
+  std::vector<PairSample> list;
+  const int n = std::clamp(reply.pairs, 0, kPairsInCommand);
+  for (int i = 0; i < n; ++i)
+    list.push_back({reply.pair[i].ticks[0] / ticks_per_ns_, reply.pair[i].ticks[1] / ticks_per_ns_,
+                    reply.pair[i].dropped != 0});
+  return list;
+}
+
+dispatch::Result<std::vector<PairSample>> Bench::measure_self(Cell& cell, BenchProblem& p, double delay,
+                                                              int pairs) {
+  TimeCommand& c = cell.command().time;
+  cell.command().kind = CellCommand::kTime;
+  describe(c, p);
+  c.kernel = kSelf;
+  c.forms = 1;
+  c.form[0] = p.form;
+  c.pairs = pairs;
+  c.cold = p.cold ? 1 : 0;
+  c.self_delay = delay;
+  if (!cell.run(60)) return dispatch::device_error("self-test: " + cell.death().text);
+  if (cell.reply().failed != 0) return dispatch::device_error("self-test: " + std::string(cell.reply().text));
+  return samples(cell.reply().time);
 }
 
 double Bench::supervised_ns(Cell& cell, int side, double expected_ns) {

@@ -63,6 +63,11 @@ class Bench {
   // Pairs of best form and kernel. A Status: the library or the harness failed, not the kernel.
   dispatch::Result<Outcome> measure(Cell& cell, BenchProblem& p, const Request& r);
 
+  // The harness against itself: pairs of the best form (first) and the same form made `delay` slower
+  // (second).
+  dispatch::Result<std::vector<PairSample>> measure_self(Cell& cell, BenchProblem& p, double delay,
+                                                         int pairs);
+
   // CPU time a call as the supervisor's clock sees it, for `side` (0 library, 1 kernel) of the cell's last
   // measure(). Negative: the cell died.
   double supervised_ns(Cell& cell, int side, double expected_ns);
@@ -70,6 +75,7 @@ class Bench {
  private:
   dispatch::Status place(BenchProblem& p);
   void describe(TimeCommand& c, const BenchProblem& p);
+  std::vector<PairSample> samples(const TimeReply& reply) const;
   const dispatch::OpSpec& op_;
   const dispatch::Definition& definition_;
   SharedArena* arena_;

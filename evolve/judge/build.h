@@ -16,7 +16,9 @@ struct BuiltCandidate {
   int object = -1;  // index into Build::objects; -1: refused
   Gate gate = Gate::kNone;
   std::string reason;
-  double ms = 0;  // its share of the compile
+  bool undecided = false;  // the machine's fault: no compiler process, or no CPU for it
+  double ms = 0;           // its share of the compile
+  uint64_t code_hash = 0;  // of code, constants and plan, when it was compiled alone
 };
 struct Build {
   std::vector<std::vector<uint8_t>> objects;

@@ -91,6 +91,7 @@ int64_t address_space_bytes() {
 // The library's own memory beyond what is mapped when the cell starts.
 constexpr int64_t kExtraAddressBytes = int64_t{8} << 30;
 constexpr int64_t kCellCpuSeconds = 600;
+constexpr int64_t kCellStackBytes = int64_t{2} << 20;
 
 void split_shuffled(NicheKernelFn fn, const NicheKernelArgs& args, int64_t tasks, uint64_t seed) {
   // Up to eight ranges in random order: what a pool may do, without its threads.
@@ -147,6 +148,10 @@ void CellServer::run(int channel, const std::vector<int>& objects) {
       executor_ = spec_.child_start(spec_.threads);
     else
       executor_ = start_child_pool(spec_.threads);
+    // Pools start their threads at the first use; behind the walls they no longer could.
+    if (executor_.threads > 1)
+      executor_.parallel_for(
+          executor_.self, 4 * executor_.threads, [](void*, int64_t, int64_t) {}, nullptr);
     loaded = load(objects);
   } catch (const std::exception& e) {
     loaded = dispatch::device_error(e.what());
@@ -200,6 +205,7 @@ std::string CellServer::confine() {
   ResourceLimits limits;
   limits.cpu_seconds = kCellCpuSeconds;
   limits.file_bytes = 0;
+  limits.stack_bytes = kCellStackBytes;
   limits.address_bytes = address_space_bytes() + kExtraAddressBytes;
   apply_resource_limits(limits);
   const int ruleset = make_landlock_ruleset({}, {});
@@ -281,6 +287,7 @@ Status CellServer::test(const TestCommand& c, TestReply& reply) {
     mprotect(spec_.arena->at(c.packed.region), static_cast<size_t>(c.packed.region_bytes), PROT_READ);
     call.args.packed = spec_.arena->at(c.packed.at);
   }
+  const uint64_t arguments = call.fingerprint();
   crash_->stage = static_cast<uint32_t>(Stage::kKernel);
   if (c.split == Split::kThreads) {
     launch(kernel, call.args, c.axes.data(), executor_);
@@ -296,6 +303,7 @@ Status CellServer::test(const TestCommand& c, TestReply& reply) {
   }
   crash_->stage = static_cast<uint32_t>(Stage::kHarness);
   reply.mxcsr_after = _mm_getcsr();
+  reply.arguments_changed = call.fingerprint() != arguments ? 1 : 0;
   _mm_setcsr(reply.mxcsr_before);
   return {};
 }

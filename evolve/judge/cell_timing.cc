@@ -1,6 +1,7 @@
 #include "evolve/judge/cell_timing.h"
 
 #include <immintrin.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <x86intrin.h>
 
@@ -52,6 +53,13 @@ uint8_t* aligned(int64_t bytes) {
                                          : nullptr);
 }
 
+// Below the caller's frame, where a kernel may have left something. As much as the stack's limit leaves it.
+constexpr size_t kDeadStackBytes = 1 << 20;
+__attribute__((noinline)) void clear_dead_stack() {
+  volatile uint8_t dead[kDeadStackBytes];
+  for (size_t i = 0; i < sizeof dead; i += 1) dead[i] = 0;
+}
+
 }  // namespace
 
 // One set of inputs in the operator's own form.
@@ -68,11 +76,11 @@ TimingRig::TimingRig(const CellSpec& spec, const std::vector<LoadedKernel>& kern
       executor_(executor),
       crash_(crash),
       command_(command),
-      packed_(aligned(command.kernel >= 0 ? command.packed_bytes : 0), std::free),
       workspace_(aligned(command.kernel >= 0 ? command.workspace_bytes : 0), std::free),
       random_(command.seed) {
   problem_.definition = spec.definition;
   problem_.axes = command_.axes;
+  recent_.fill(SIZE_MAX);
   if (command_.kernel >= 0) kernel_ = &kernels.at(static_cast<size_t>(command_.kernel));
   const auto& args = definition_.schema().args;
   for (int s = 0; s < command_.sets; ++s) {
@@ -85,19 +93,57 @@ TimingRig::TimingRig(const CellSpec& spec, const std::vector<LoadedKernel>& kern
     }
     set->native = spec.op->wrap(problem_, set->call->p.data());
     set->call->args.ws = workspace_.get();
-    set->call->args.packed = packed_.get();
     sets_.push_back(std::move(set));
   }
-  if (kernel_ == nullptr || kernel_->pack == nullptr) return;
+}
+
+dispatch::Status TimingRig::pack() {
+  if (kernel_ == nullptr || kernel_->pack == nullptr || packed_ != nullptr) return {};
+  void* p = mmap(nullptr, static_cast<size_t>(command_.packed_bytes), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return dispatch::errno_status("map packed constants");
+  packed_ = static_cast<uint8_t*>(p);
+  const auto& args = definition_.schema().args;
   KernelArgs constants(definition_, command_.axes.data());
   for (size_t i = 0; i < args.size(); ++i)
     if (args[i].constant) constants.p[i] = sets_[0]->call->p[i];
   crash_->stage = static_cast<uint32_t>(Stage::kPack);
-  kernel_->pack(&constants.args, packed_.get());
+  kernel_->pack(&constants.args, packed_);
   crash_->stage = static_cast<uint32_t>(Stage::kHarness);
+  mprotect(packed_, static_cast<size_t>(command_.packed_bytes), PROT_READ);
+  for (auto& set : sets_) set->call->args.packed = packed_;
+  return {};
 }
 
-TimingRig::~TimingRig() = default;
+TimingRig::~TimingRig() {
+  if (packed_ != nullptr) munmap(packed_, static_cast<size_t>(command_.packed_bytes));
+}
+
+size_t TimingRig::next_set(int side) {
+  if (!is_kernel(side)) {
+    const size_t set = random_() % sets_.size();
+    recent_[recent_at_++ % recent_.size()] = set;
+    return set;
+  }
+  for (int attempt = 0;; ++attempt) {
+    if (unseen_.empty()) {
+      clear_dead_stack();
+      unseen_.resize(sets_.size());
+      std::iota(unseen_.begin(), unseen_.end(), size_t{0});
+    }
+    const size_t i = random_() % unseen_.size();
+    const size_t set = unseen_[i];
+    // The library's last answers: of this pair and the one before.
+    const size_t last = static_cast<size_t>(2 * command_.calls);
+    bool fresh = true;
+    for (size_t back = 1; back <= std::min({last, recent_at_, recent_.size()}); ++back)
+      fresh = fresh && recent_[(recent_at_ - back) % recent_.size()] != set;
+    if (!fresh && attempt < 8) continue;
+    unseen_[i] = unseen_.back();
+    unseen_.pop_back();
+    return set;
+  }
+}
 
 void TimingRig::call(int side, Set& set) {
   if (is_kernel(side)) {
@@ -105,7 +151,8 @@ void TimingRig::call(int side, Set& set) {
     set.native->outputs(set.call->p.data());
     launch(*kernel_, set.call->args, command_.axes.data(), executor_);
   } else {
-    spec_.op->run_fallback(command_.form[side], {&definition_, &set.call->args, set.native->get()});
+    const int form = command_.kernel == kForms ? command_.form[side] : command_.form[0];
+    spec_.op->run_fallback(form, {&definition_, &set.call->args, set.native->get()});
   }
 }
 
@@ -130,33 +177,56 @@ void TimingRig::prepare(int side, Set& set) {
     std::memset(workspace_.get(), static_cast<int>(random_() & 0xff),
                 static_cast<size_t>(command_.workspace_bytes));
   if (command_.cold == 0) {
-    if (packed_) touch(packed_.get(), command_.packed_bytes);
+    if (packed_ != nullptr) touch(packed_, command_.packed_bytes);
   } else {
-    if (packed_) flush(packed_.get(), command_.packed_bytes);
+    if (packed_ != nullptr) flush(packed_, command_.packed_bytes);
     if (workspace_) flush(workspace_.get(), command_.workspace_bytes);
   }
 }
 
-// In the cold state the block that the next call's outputs will get is flushed too.
+// Outputs are overwritten: whoever gets the block next must not find the answer there. In the cold state the
+// block is flushed too.
 void TimingRig::finish(Set& set) {
-  if (command_.cold != 0) {
-    std::array<void*, dispatch::kMaxArgs> p{};
-    set.native->outputs(p.data());
-    for (size_t i = 0; i < definition_.schema().args.size(); ++i)
-      if (p[i] != nullptr) flush(static_cast<const uint8_t*>(p[i]), problem_.arg_bytes(static_cast<int>(i)));
-    _mm_mfence();
+  std::array<void*, dispatch::kMaxArgs> p{};
+  set.native->outputs(p.data());
+  for (size_t i = 0; i < definition_.schema().args.size(); ++i) {
+    if (p[i] == nullptr) continue;
+    const int64_t bytes = problem_.arg_bytes(static_cast<int>(i));
+    std::memset(p[i], static_cast<int>(random_() & 0x7f), static_cast<size_t>(bytes));
+    if (command_.cold != 0) flush(static_cast<const uint8_t*>(p[i]), bytes);
   }
+  _mm_mfence();
   set.native->drop_outputs();
 }
 
 double TimingRig::observe(int side, Set& set) {
   prepare(side, set);
+  if (is_kernel(side)) {
+    // Where the outputs will be is not known yet: what the last call left there is no part of the comparison.
+    set.call->args.packed = packed_;
+    for (size_t i = 0; i < definition_.schema().args.size(); ++i)
+      if (definition_.schema().args[i].role == ArgRole::kOut) set.call->p[i] = nullptr;
+  }
+  const uint64_t arguments = set.call->fingerprint();
   _mm_mfence();
   crash_->stage = static_cast<uint32_t>(is_kernel(side) ? Stage::kKernel : Stage::kFallback);
   const uint64_t begin = ticks_begin();
   call(side, set);
-  const uint64_t end = ticks_end();
+  uint64_t end = ticks_end();
+  if (command_.kernel == kSelf && side == 1) {
+    const auto delayed =
+        begin + static_cast<uint64_t>(static_cast<double>(end - begin) * (1 + command_.self_delay));
+    while (end < delayed) end = ticks_end();
+  }
   crash_->stage = static_cast<uint32_t>(Stage::kHarness);
+  if (is_kernel(side)) {
+    std::array<void*, dispatch::kMaxArgs> outputs{};
+    set.native->outputs(outputs.data());
+    for (size_t i = 0; i < definition_.schema().args.size(); ++i)
+      if (definition_.schema().args[i].role == ArgRole::kOut && set.call->p[i] == outputs[i])
+        set.call->p[i] = nullptr;
+    arguments_changed_ = arguments_changed_ || set.call->fingerprint() != arguments;
+  }
   return static_cast<double>(end - begin);
 }
 
@@ -175,11 +245,11 @@ void TimingRig::copy_outputs(Set& set) {
 dispatch::Status TimingRig::measure(TimeReply& reply) {
   reply.pairs = 0;
   reply.verified_set = -1;
-  const auto pick = [&] { return static_cast<size_t>(random_() % sets_.size()); };
+  NICHE_RETURN_IF_ERROR(pack());
   // Warm-up: library caches, page faults of the outputs, the branch to each form.
   for (int side = 0; side < sides(); ++side)
     for (int i = 0; i < 2; ++i) {
-      Set& set = *sets_[pick()];
+      Set& set = *sets_[next_set(side)];
       observe(side, set);
       finish(set);
     }
@@ -189,20 +259,17 @@ dispatch::Status TimingRig::measure(TimeReply& reply) {
     pair = {};
     std::iota(order.begin(), order.begin() + sides(), 0);
     std::shuffle(order.begin(), order.begin() + sides(), random_);
-    // Both sides read the same values, each set prepared anew before each observation.
-    std::array<size_t, kSetsMax> used{};
-    for (int c = 0; c < command_.calls; ++c) used[static_cast<size_t>(c)] = pick();
-    pair.set = static_cast<uint32_t>(used[0]);
     for (int o = 0; o < sides(); ++o) {
       const int side = order[static_cast<size_t>(o)];
       double sum = 0;
       const int64_t before = switches(spec_.threads);
       for (int c = 0; c < command_.calls; ++c) {
-        Set& set = *sets_[used[static_cast<size_t>(c)]];
+        const size_t which = next_set(side);
+        Set& set = *sets_[which];
         sum += observe(side, set);
         if (is_kernel(side) && i == command_.verify_pair && c == 0) {
           copy_outputs(set);
-          reply.verified_set = static_cast<int32_t>(used[0]);
+          reply.verified_set = static_cast<int32_t>(which);
         }
         finish(set);
       }
@@ -210,10 +277,12 @@ dispatch::Status TimingRig::measure(TimeReply& reply) {
       pair.ticks[side] = sum / command_.calls;
     }
   }
+  reply.arguments_changed = arguments_changed_ ? 1 : 0;
   return {};
 }
 
 dispatch::Status TimingRig::repeat(int side, int calls) {
+  NICHE_RETURN_IF_ERROR(pack());
   for (int i = 0; i < calls; ++i) {
     Set& set = *sets_[static_cast<size_t>(i) % sets_.size()];
     crash_->stage = static_cast<uint32_t>(is_kernel(side) ? Stage::kKernel : Stage::kFallback);

@@ -7,6 +7,7 @@
 // in a server. A pair is dropped when a context switch hit it. Thread-safety: the cell's one thread.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <random>
 #include <vector>
@@ -32,8 +33,12 @@ class TimingRig {
   void prepare(int side, Set& set);
   void finish(Set& set);
   void copy_outputs(Set& set);
+  dispatch::Status pack();
+  // The set for the next call of a side; the kernel's never one that the library answered in the last two
+  // pairs.
+  size_t next_set(int side);
   bool is_kernel(int side) const { return command_.kernel >= 0 && side == 1; }
-  int sides() const { return command_.kernel >= 0 ? 2 : command_.forms; }
+  int sides() const { return command_.kernel == kForms ? command_.forms : 2; }
   uint8_t* at(int64_t offset) const { return spec_.arena->at(offset); }
 
   const CellSpec& spec_;
@@ -44,7 +49,12 @@ class TimingRig {
   const TimeCommand command_;
   dispatch::Problem problem_;
   std::vector<std::unique_ptr<Set>> sets_;
-  std::unique_ptr<uint8_t, void (*)(void*)> packed_, workspace_;
+  std::unique_ptr<uint8_t, void (*)(void*)> workspace_;
+  uint8_t* packed_ = nullptr;                   // own pages, read-only once packed
+  std::vector<size_t> unseen_;                  // sets the kernel has not met since the stack was cleared
+  std::array<size_t, 2 * kCallsMax> recent_{};  // sets the library answered last
+  size_t recent_at_ = 0;
+  bool arguments_changed_ = false;
   std::mt19937_64 random_;
 };
 

@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
+
+#include "evolve/toolchain/wall_meter.h"
 
 namespace niche::evolve::judge {
 namespace {
@@ -56,7 +57,7 @@ double Child::cpu_seconds() const {
 CallEnd Child::call(const CallLimits& limits) {
   if (pid_ <= 0) return CallEnd::kDied;
   const double cpu_start = cpu_seconds();
-  const auto wall_start = std::chrono::steady_clock::now();
+  WallMeter wall;
   const char go = 'g';
   if (send(channel_, &go, 1, MSG_NOSIGNAL) != 1) return end(), CallEnd::kDied;
   for (;;) {
@@ -70,8 +71,7 @@ CallEnd Child::call(const CallLimits& limits) {
       return end(), CallEnd::kDied;
     }
     if (ready < 0 && errno != EINTR) return end(), CallEnd::kDied;
-    const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - wall_start;
-    if (cpu_seconds() - cpu_start > limits.cpu_seconds || wall.count() > limits.wall_seconds)
+    if (cpu_seconds() - cpu_start > limits.cpu_seconds || wall.seconds() > limits.wall_seconds)
       return end(), CallEnd::kHung;
   }
 }

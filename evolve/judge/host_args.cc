@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dispatch/base/hash.h"
+
 namespace niche::evolve::judge {
 
 using dispatch::ArgRole;
@@ -66,6 +68,10 @@ KernelArgs::KernelArgs(const dispatch::Definition& definition, const int64_t* ax
   args.p = p.data();
   args.n = n.data();
   args.a = a.data();
+}
+
+uint64_t KernelArgs::fingerprint() const {
+  return dispatch::hash_bytes({reinterpret_cast<const char*>(this), sizeof *this});
 }
 
 }  // namespace niche::evolve::judge

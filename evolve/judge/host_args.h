@@ -48,6 +48,8 @@ struct KernelArgs {
   NicheKernelArgs args{};
 
   KernelArgs(const dispatch::Definition& definition, const int64_t* axes);
+  // Of everything a kernel could write to through its argument pointer.
+  uint64_t fingerprint() const;
   KernelArgs(const KernelArgs&) = delete;
   KernelArgs& operator=(const KernelArgs&) = delete;
 };

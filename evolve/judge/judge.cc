@@ -1,6 +1,7 @@
 // SessionEvaluator::judge: all gates for one candidate (session_evaluator.h).
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -11,6 +12,7 @@
 namespace niche::evolve::judge {
 namespace {
 
+constexpr size_t kJudgedMax = 4096;
 constexpr int kBatchPairs = 12;
 constexpr double kSlowerEvidence =
     20;  // E for SLOWER that ends a problem (rollback's threshold, evaluation.md 2.4)
@@ -39,13 +41,13 @@ struct SessionEvaluator::Trial {
   std::unique_ptr<Cell> cell;
   dispatch::Guard limits, box;
   std::vector<double> e_values;  // one a timing
-  Deadline until;
+  Budget until{};
   Verdict& verdict() { return judgement.verdict; }
 };
 
 Judgement SessionEvaluator::judge(const Candidate& candidate) {
   const auto start = std::chrono::steady_clock::now();
-  Trial t{candidate, {}, {}, nullptr, {}, {}, {}, deadline(options_.judge_seconds_max)};
+  Trial t{candidate, {}, {}, nullptr, {}, {}, {}, {options_.judge_seconds_max, {}}};
   Verdict& v = t.verdict();
   t.judgement.compiler = toolchain_->version();
   const auto finish = [&]() -> Judgement {
@@ -56,7 +58,12 @@ Judgement SessionEvaluator::judge(const Candidate& candidate) {
   };
   const dispatch::Status baseline = ensure_baselines();
   if (!baseline.ok()) {
-    reject(v, Gate::kSmoke, baseline.message());
+    undecided(v, Gate::kSmoke, baseline.message());
+    return finish();
+  }
+  if (!self_tested_) self_test_status_ = self_test(), self_tested_ = true;
+  if (!self_test_status_.ok()) {
+    undecided(v, Gate::kTiming, self_test_status_.message());
     return finish();
   }
   const std::string why = why_refused(candidate);
@@ -69,10 +76,15 @@ Judgement SessionEvaluator::judge(const Candidate& candidate) {
   t.build = build_candidates(*toolchain_, std::span(&candidate, 1));
   v.compile_ms = t.build.candidates[0].ms;
   if (t.build.candidates[0].object < 0) {
-    reject(v, t.build.candidates[0].gate, t.build.candidates[0].reason);
+    refuse(v, t.build.candidates[0]);
     return finish();
   }
   t.judgement.artefact = t.build.objects[0];
+  const auto judged = judged_.find(t.build.candidates[0].code_hash);
+  if (judged != judged_.end() && judged->second != candidate.id) {
+    reject(v, Gate::kDuplicate, "the same machine code as '" + judged->second + "', judged before");
+    return finish();
+  }
   auto cell = make_cell(t.build, std::span(&candidate, 1));
   if (!cell.ok()) {
     reject(v, Gate::kBinary, cell.status().message());
@@ -81,6 +93,8 @@ Judgement SessionEvaluator::judge(const Candidate& candidate) {
   t.cell = std::move(*cell);
   // Right, then faster, then not slower in the other cache state, then faster again on fresh data.
   if (judge_correctness(t) && judge_timing(t) && judge_other_state(t)) judge_confirm(t);
+  if (v.status != VerdictStatus::kAmbiguous && judged_.size() < kJudgedMax)
+    judged_.emplace(t.build.candidates[0].code_hash, candidate.id);
   return finish();
 }
 
@@ -90,9 +104,8 @@ bool SessionEvaluator::judge_correctness(Trial& t) {
   if (list.empty()) return reject(v, Gate::kSmoke, "no problem to test it on"), false;
   for (size_t i = 0; i < list.size(); ++i) {
     if (stop(t.until)) {
-      reject(v, Gate::kCorrectness,
-             "time was up after " + std::to_string(i) + " of " + std::to_string(list.size()) + " cases");
-      v.status = VerdictStatus::kAmbiguous;
+      undecided(v, Gate::kCorrectness,
+                "time was up after " + std::to_string(i) + " of " + std::to_string(list.size()) + " cases");
       return false;
     }
     VerifyRequest r;
@@ -103,7 +116,7 @@ bool SessionEvaluator::judge_correctness(Trial& t) {
     r.cpu_seconds_max = hang_seconds();
     r.threads = spec_.target.threads > 1 && i % 2 == 1;
     auto found = verifier_->verify(*t.cell, r);
-    if (!found.ok()) return reject(v, Gate::kCorrectness, found.status().message()), false;
+    if (!found.ok()) return undecided(v, Gate::kCorrectness, found.status().message()), false;
     v.max_error = std::max(v.max_error, found->max_error);
     v.rms_error = std::max(v.rms_error, found->rms_error);
     if (!found->ok) return reject(v, i == 0 ? Gate::kSmoke : found->gate, found->reason), false;
@@ -126,10 +139,10 @@ bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, double e_st
     r.plan = &t.candidate.source.plan;
     r.pairs = std::min(kBatchPairs, pairs_max - static_cast<int>(all.size()));
     r.cold = cold;
-    r.verify = all.empty();
+    r.verify = true;
     r.cpu_seconds_max = hang_seconds() * (1 + r.pairs);
     auto m = bench_->measure(*t.cell, p, r);
-    if (!m.ok()) return reject(v, Gate::kTiming, m.status().message()), false;
+    if (!m.ok()) return undecided(v, Gate::kTiming, m.status().message()), false;
     if (m->died)
       return reject(v, Gate::kTiming,
                     t.cell->death().text + " while it was timed at " + p.problem.to_string()),
@@ -196,20 +209,23 @@ bool SessionEvaluator::judge_timing(Trial& t) {
   return false;
 }
 
-// The cell's times are its own word; the CPU clock that the kernel keeps for it is not.
+// The cell's times are its own word; the CPU clock that the system keeps for it is not. Calls in a row are
+// warm, so in the cold state they may only be quicker than what was reported.
 bool SessionEvaluator::cross_check(Trial& t, BenchProblem& p, const PointTiming& timing) {
-  if (p.cold) return true;  // calls in a row are warm: nothing to compare with
-  const double seen = bench_->supervised_ns(*t.cell, 1, timing.kernel_ns);
-  if (seen < 0) {
+  const double library = bench_->supervised_ns(*t.cell, 0, timing.fallback_ns);
+  const double kernel = library < 0 ? -1 : bench_->supervised_ns(*t.cell, 1, timing.kernel_ns);
+  if (kernel < 0) {
     reject(t.verdict(), Gate::kTiming,
            t.cell->death().text + " while it was timed at " + p.problem.to_string());
     return false;
   }
-  const double allowed =
-      kClockAllowance * timing.kernel_ns * std::max(1, spec_.target.threads) + kClockAllowanceNs;
-  if (seen <= allowed || seen < 0.9 * timing.fallback_ns) return true;
+  // What lies outside of the timed part, freeing the outputs, is the same for both sides.
+  const int threads = std::max(1, spec_.target.threads);
+  const double outside = std::max(0.0, library - timing.fallback_ns * threads);
+  const double allowed = kClockAllowance * (timing.kernel_ns * threads + outside) + kClockAllowanceNs;
+  if (kernel <= allowed) return true;
   reject(t.verdict(), Gate::kTiming,
-         "reported " + number(timing.kernel_ns) + " ns a call, the supervisor's clock saw " + number(seen) +
+         "reported " + number(timing.kernel_ns) + " ns a call, the system's clock saw " + number(kernel) +
              " ns at " + p.problem.to_string());
   return false;
 }
@@ -262,7 +278,7 @@ bool SessionEvaluator::judge_confirm(Trial& t) {
     auto p =
         std::find_if(problems_.begin(), problems_.end(), [&](auto& y) { return y.var_axes == x.var_axes; });
     const dispatch::Status filled = bench_->fill(*p);
-    if (!filled.ok()) return reject(v, Gate::kConfirm, filled.message()), false;
+    if (!filled.ok()) return undecided(v, Gate::kConfirm, filled.message()), false;
     PointTiming again = x;
     double e = 0;
     if (!collect(t, *p, p->cold, 1 / options_.alpha, options_.pairs_max, again, e)) return false;

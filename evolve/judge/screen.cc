@@ -1,6 +1,7 @@
 // SessionEvaluator::screen: a quick look at many candidates in one cell (session_evaluator.h).
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -29,7 +30,7 @@ struct SessionEvaluator::Screening {
   std::unique_ptr<Cell> cell;
   std::vector<size_t> problems;                             // indices that are timed here
   std::vector<std::vector<std::vector<PairSample>>> pairs;  // candidate, problem
-  Deadline until;
+  Budget until{};
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };
 
@@ -38,13 +39,10 @@ std::vector<Verdict> SessionEvaluator::screen(std::span<const Candidate> candida
   s.candidates = candidates;
   s.verdicts.resize(candidates.size());
   s.alive.assign(candidates.size(), true);
-  s.until = deadline(options_.screen_seconds_max);
+  s.until.seconds = options_.screen_seconds_max;
   const auto all = [&](Gate gate, const std::string& reason) {
     for (size_t i = 0; i < candidates.size(); ++i)
-      if (s.alive[i]) {
-        reject(s.verdicts[i], gate, reason);
-        s.verdicts[i].status = VerdictStatus::kAmbiguous;
-      }
+      if (s.alive[i]) undecided(s.verdicts[i], gate, reason);
     return std::move(s.verdicts);
   };
   const dispatch::Status baseline = ensure_baselines();
@@ -68,7 +66,7 @@ std::vector<Verdict> SessionEvaluator::screen(std::span<const Candidate> candida
     s.build.candidates[i] = built.candidates[b];
     s.verdicts[i].compile_ms = built.candidates[b].ms;
     if (built.candidates[b].object >= 0) continue;
-    reject(s.verdicts[i], built.candidates[b].gate, built.candidates[b].reason);
+    refuse(s.verdicts[i], built.candidates[b]);
     s.alive[i] = false;
   }
   for (size_t p = 0; p < problems_.size() && s.problems.size() < kScreenedProblems; ++p)
@@ -118,7 +116,7 @@ bool SessionEvaluator::screen_smoke(Screening& s) {
       r.cpu_seconds_max = hang_seconds();
       auto found = verifier_->verify(*s.cell, r);
       if (!found.ok()) {
-        reject(s.verdicts[i], Gate::kSmoke, found.status().message());
+        undecided(s.verdicts[i], Gate::kSmoke, found.status().message());
         s.alive[i] = false;
         break;
       }

@@ -8,6 +8,7 @@
 
 #include "dispatch/base/hash.h"
 #include "evolve/judge/host_args.h"
+#include "evolve/sign_test.h"
 #include "evolve/toolchain/source_check.h"
 
 namespace niche::evolve::judge {
@@ -19,6 +20,7 @@ using dispatch::Status;
 constexpr size_t kTimedProblems = 12;
 constexpr int64_t kOracleCacheBytes = int64_t{512} << 20;
 constexpr size_t kSourceBytesMax = 1 << 20;
+constexpr int kSelfTestPairs = 16;
 
 uint64_t entropy() {
   std::random_device device;
@@ -102,11 +104,6 @@ Status SessionEvaluator::start() {
   return {};
 }
 
-SessionEvaluator::Deadline SessionEvaluator::deadline(double seconds) const {
-  return {std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                                 std::chrono::duration<double>(seconds))};
-}
-
 std::string SessionEvaluator::describe() const {
   return toolchain_->version() + "; compiler: " + toolchain_->confinement() +
          (confinement_.empty() ? "" : "; cells: " + confinement_);
@@ -132,6 +129,29 @@ dispatch::Result<std::vector<ProblemBaseline>> SessionEvaluator::baselines() {
     list.push_back(
         {p.var_axes, p.weight, p.cold, p.form, std::string(spec_.op->fallback_name(p.form)), p.fallback_ns});
   return list;
+}
+
+Status SessionEvaluator::self_test() {
+  NICHE_RETURN_IF_ERROR(ensure_baselines());
+  BenchProblem& p = problems_[0];
+  // Chance alone calls A faster than A once in a hundred; twice in a row is the harness.
+  for (const double delay : {0.0, 0.05}) {
+    int wrong = 0;
+    for (int attempt = 0; attempt < 2 && wrong == attempt; ++attempt) {
+      auto cell = make_cell({}, {});
+      if (!cell.ok()) return cell.status();
+      auto pairs = bench_->measure_self(**cell, p, delay, kSelfTestPairs);
+      if (!pairs.ok()) return pairs.status();
+      SignTest test(options_.margin);
+      for (const PairSample& x : *pairs)
+        if (!x.dropped) test.add(x.fallback_ns, x.kernel_ns);
+      wrong += test.e_faster_max() >= 1 / options_.alpha;
+    }
+    if (wrong == 2)
+      return dispatch::device_error(std::string("timing self-test: a library form ") +
+                                    (delay == 0 ? "is FASTER than itself" : "made 5 % slower is FASTER"));
+  }
+  return {};
 }
 
 dispatch::Guard SessionEvaluator::limits_of(const KernelSource& source) const {
@@ -188,6 +208,15 @@ void SessionEvaluator::reject(Verdict& v, Gate gate, const std::string& reason) 
   v.status = VerdictStatus::kRejected;
   v.failed_gate = gate;
   v.reason = reason;
+}
+
+void SessionEvaluator::undecided(Verdict& v, Gate gate, const std::string& reason) const {
+  reject(v, gate, reason);
+  v.status = VerdictStatus::kAmbiguous;
+}
+
+void SessionEvaluator::refuse(Verdict& v, const BuiltCandidate& built) const {
+  built.undecided ? undecided(v, built.gate, built.reason) : reject(v, built.gate, built.reason);
 }
 
 dispatch::Result<std::unique_ptr<Cell>> SessionEvaluator::make_cell(const Build& build,

@@ -4,15 +4,16 @@
 // owner thread.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "evolve/evaluator.h"
 #include "evolve/judge/bench.h"
 #include "evolve/judge/build.h"
 #include "evolve/judge/verifier.h"
+#include "evolve/toolchain/wall_meter.h"
 
 namespace niche::evolve::judge {
 
@@ -24,6 +25,7 @@ class SessionEvaluator final : public Evaluator {
   dispatch::Result<std::vector<ProblemBaseline>> baselines() override;
   std::vector<Verdict> screen(std::span<const Candidate> candidates) override;
   Judgement judge(const Candidate& candidate) override;
+  dispatch::Status self_test() override;
   std::string describe() const override;
 
  private:
@@ -31,15 +33,12 @@ class SessionEvaluator final : public Evaluator {
   dispatch::Status start();
 
   // What screen() and judge() share.
-  struct Deadline {
-    std::chrono::steady_clock::time_point at;
-    double seconds_left() const {
-      return std::chrono::duration<double>(at - std::chrono::steady_clock::now()).count();
-    }
+  struct Budget {
+    double seconds;
+    WallMeter meter;  // a session that is stopped for a while does not run out of time
   };
-  Deadline deadline(double seconds) const;
-  bool stop(const Deadline& d) const {
-    return d.seconds_left() <= 0 || (options_.keep_going && !options_.keep_going());
+  bool stop(Budget& b) const {
+    return b.meter.seconds() >= b.seconds || (options_.keep_going && !options_.keep_going());
   }
   dispatch::Status ensure_baselines();
   std::string why_refused(const Candidate& c) const;  // kParse; empty: acceptable
@@ -50,6 +49,9 @@ class SessionEvaluator final : public Evaluator {
   dispatch::Guard limits_of(const KernelSource& source) const;
   std::vector<VarAxes> seen_points() const;
   void reject(Verdict& v, Gate gate, const std::string& reason) const;
+  // Not the candidate's fault: time was up, or the operator or the machine failed.
+  void refuse(Verdict& v, const BuiltCandidate& built) const;
+  void undecided(Verdict& v, Gate gate, const std::string& reason) const;
 
   // screen()
   struct Screening;
@@ -79,7 +81,10 @@ class SessionEvaluator final : public Evaluator {
   std::vector<BenchProblem> problems_;  // by weight, heaviest first; at most kTimedProblems
   bool have_baselines_ = false;
   dispatch::Status baseline_status_;
+  bool self_tested_ = false;
+  dispatch::Status self_test_status_;
   std::string confinement_;
+  std::unordered_map<uint64_t, std::string> judged_;  // code_hash: id of the first candidate with that code
 };
 
 }  // namespace niche::evolve::judge

@@ -101,6 +101,7 @@ std::string Verifier::run_once(Cell& cell, const VerifyRequest& r, const RunBuff
   // The low six bits are sticky exception flags: computing sets them.
   if ((reply.mxcsr_before ^ reply.mxcsr_after) & ~0x3fU)
     return "changed the floating-point control word (MXCSR)";
+  if (reply.arguments_changed != 0) return "changed the argument struct it was called with";
   for (const auto& [p, name] :
        {std::pair(test.workspace, "workspace"), std::pair(test.packed, "packed constants")})
     if (p.region_bytes != 0 && changed_slack(*arena_, p, run.poison) != INT64_MIN)

@@ -18,6 +18,7 @@ using Axes = std::array<int64_t, dispatch::kMaxAxes>;
 
 inline constexpr int kSetsMax = 64;  // sets of inputs that a timing rotates through
 inline constexpr int kPairsInCommand = 512;
+inline constexpr int kCallsMax = 16;  // calls an observation
 inline constexpr int kFormsMax = 16;
 inline constexpr int kTextBytes = 2048;
 
@@ -72,9 +73,12 @@ struct TestCommand {
   uint64_t seed;
 };
 struct TestReply {
+  uint32_t arguments_changed;  // the struct it was called with, not the buffers
   uint32_t mxcsr_before, mxcsr_after;
 };
 
+inline constexpr int32_t kForms = -1;
+inline constexpr int32_t kSelf = -2;
 struct TimeCommand {
   int32_t kernel;  // -1: fallback forms against each other
   int32_t forms;   // number of entries in `form`; with a kernel: 1
@@ -84,6 +88,7 @@ struct TimeCommand {
   int32_t pairs;  // attempts; dropped ones count
   int32_t calls;  // calls an observation
   uint32_t cold;
+  double self_delay;  // kSelf: the second side takes this share longer
   uint64_t seed;
   int64_t packed_bytes, workspace_bytes;
   int32_t verify_pair;          // copies the kernel's outputs of this pair out; -1: none
@@ -94,11 +99,11 @@ struct TimeCommand {
 struct PairTime {
   double ticks[kFormsMax];  // with a kernel: [0] fallback, [1] kernel; of one call
   uint32_t dropped;         // a context switch hit it
-  uint32_t set;
 };
 struct TimeReply {
   int32_t pairs;
   int32_t verified_set;  // -1: none
+  uint32_t arguments_changed;
   PairTime pair[kPairsInCommand];
 };
 // Kernel calls in a row that the supervisor times by the child's CPU clock.

@@ -116,8 +116,6 @@ class Object {
         return dispatch::invalid(std::string("instruction ") + found.name + " at " + name_of(*s) + "+" +
                                  std::to_string(found.offset));
       facts_.code_bytes += static_cast<int64_t>(body.size());
-      facts_.code_hash =
-          dispatch::hash_bytes({reinterpret_cast<const char*>(body.data()), body.size()}, facts_.code_hash);
       at = s->sh_offset + s->sh_size;
     }
     return check_gap(at, end);
@@ -134,6 +132,9 @@ class Object {
     for (const Elf64_Shdr& s : sections_) {
       if (s.sh_type == SHT_INIT_ARRAY || s.sh_type == SHT_FINI_ARRAY || s.sh_type == SHT_PREINIT_ARRAY)
         return dispatch::invalid("a constructor or destructor (section " + name_of(s) + ")");
+      if (s.sh_type == SHT_PROGBITS && (s.sh_flags & SHF_ALLOC) != 0 && (s.sh_flags & SHF_WRITE) == 0)
+        facts_.code_hash = dispatch::hash_bytes(
+            {reinterpret_cast<const char*>(bytes_.data()) + s.sh_offset, s.sh_size}, facts_.code_hash);
       if ((s.sh_flags & SHF_WRITE) == 0 || (s.sh_flags & SHF_ALLOC) == 0 || s.sh_size == 0) continue;
       // Read-only after relocation.
       const std::string name = name_of(s);

@@ -18,7 +18,7 @@ namespace niche::evolve {
 // What a checked object holds.
 struct BinaryFacts {
   std::vector<std::string> exports;  // defined global functions
-  uint64_t code_hash = 0;            // of the executable bytes: equal code is the same kernel
+  uint64_t code_hash = 0;  // of code and constants: equal ones are the same kernel under other names
   int64_t code_bytes = 0;
 };
 

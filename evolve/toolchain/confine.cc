@@ -60,6 +60,7 @@ void apply_resource_limits(const ResourceLimits& limits) {
   if (limits.cpu_seconds > 0) limit(RLIMIT_CPU, limits.cpu_seconds);
   if (limits.address_bytes > 0) limit(RLIMIT_AS, limits.address_bytes);
   if (limits.file_bytes >= 0) limit(RLIMIT_FSIZE, limits.file_bytes);
+  if (limits.stack_bytes > 0) limit(RLIMIT_STACK, limits.stack_bytes);
   if (limits.open_files > 0) limit(RLIMIT_NOFILE, limits.open_files);
 }
 

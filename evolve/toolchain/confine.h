@@ -16,6 +16,7 @@ struct ResourceLimits {
   int64_t address_bytes = 0;
   int64_t file_bytes = -1;  // -1: unlimited
   int64_t open_files = 0;
+  int64_t stack_bytes = 0;  // of the main thread, from now on
 };
 // Async-signal-safe: also called between vfork and exec. Core dumps are always off.
 void apply_resource_limits(const ResourceLimits& limits);

@@ -10,12 +10,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
+
+#include "evolve/toolchain/wall_meter.h"
 
 namespace niche::evolve {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct ExecPlan {
   const ConfinedCommand* command;
@@ -50,22 +49,24 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return p;
 }
 
-// Reads until the last writer closes or the deadline passes. False: the deadline.
-bool drain(int fd, Clock::time_point deadline, size_t keep, std::string& output) {
+constexpr int kPollMs = 100;
+
+// Reads until the last writer closes or the time is up. False: the time.
+bool drain(int fd, double wall_seconds, size_t keep, std::string& output) {
   char chunk[4096];
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
+  WallMeter wall;
+  while (wall.seconds() < wall_seconds) {
     pollfd p{fd, POLLIN, 0};
-    const int ready = poll(&p, 1, static_cast<int>(left));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
+    const int ready = poll(&p, 1, kPollMs);
+    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+    if (ready < 0) return false;
     const ssize_t n = read(fd, chunk, sizeof chunk);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return true;
     const size_t room = keep > output.size() ? keep - output.size() : 0;
     output.append(chunk, std::min(room, static_cast<size_t>(n)));
   }
+  return false;
 }
 
 }  // namespace
@@ -87,9 +88,7 @@ dispatch::Result<ConfinedResult> run_confined(const ConfinedCommand& command) {
   }
 
   ConfinedResult result;
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(command.wall_seconds));
-  result.timed_out = !drain(pipe_fds[0], deadline, command.output_bytes_max, result.output);
+  result.timed_out = !drain(pipe_fds[0], command.wall_seconds, command.output_bytes_max, result.output);
   close(pipe_fds[0]);
   if (result.timed_out) kill(-pid, SIGKILL);
   // The group is killed before its leader is reaped: a helper left behind must not live on, and the group's

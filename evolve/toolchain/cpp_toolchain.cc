@@ -142,8 +142,10 @@ std::string version_script(std::span<const SourceUnit> units) {
 }
 
 // The visibility push makes `extern "C"` entries visible without an attribute in every source.
-std::string unite(std::span<const SourceUnit> units) {
-  std::string text = "#pragma GCC visibility push(default)\n";
+std::string unite(std::span<const SourceUnit> units, std::string_view shared) {
+  std::string text = "#pragma GCC visibility push(default)\n#line 1 \"shared\"\n";
+  text += shared;
+  text += '\n';
   for (size_t i = 0; i < units.size(); ++i) {
     text += "#pragma GCC push_options\nnamespace niche_k" + std::to_string(i) + " {\n#line 1 \"" +
             units[i].name + "\"\n";
@@ -227,9 +229,11 @@ Result<std::unique_ptr<CppToolchain>> CppToolchain::find(const std::string& comp
 }
 
 Result<CompiledObject> CppToolchain::compile(std::span<const SourceUnit> units,
-                                             std::span<const std::string> flags) const {
+                                             std::span<const std::string> flags,
+                                             std::string_view shared) const {
   if (units.empty()) return dispatch::invalid("nothing to compile");
   for (const SourceUnit& u : units) NICHE_RETURN_IF_ERROR(check_unit(u, limits_));
+  NICHE_RETURN_IF_ERROR(check_source("shared", shared));
   for (const std::string& f : flags)
     if (!flag_allowed(f))
       return dispatch::invalid("compiler flag '" + f.substr(0, 100) + "' is not on the allow-list");
@@ -239,7 +243,7 @@ Result<CompiledObject> CppToolchain::compile(std::span<const SourceUnit> units,
       scratch_dir_ + "/u" + std::to_string(getpid()) + "_" + std::to_string(counter.fetch_add(1));
   const std::string source = base + ".cc", script = base + ".map", object = base + ".so";
   const RemoveFiles cleanup{{source, script, object}};
-  NICHE_RETURN_IF_ERROR(write_file(source, unite(units)));
+  NICHE_RETURN_IF_ERROR(write_file(source, unite(units, shared)));
   NICHE_RETURN_IF_ERROR(write_file(script, version_script(units)));
 
   ConfinedCommand command;
@@ -264,7 +268,10 @@ Result<CompiledObject> CppToolchain::compile(std::span<const SourceUnit> units,
   CompiledObject result;
   result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   const std::string limit = "compiler stopped by its limit: ";
-  if (ran->timed_out) return dispatch::busy(limit + std::to_string(limits_.wall_seconds) + " s of wall time");
+  // The CPU limit is far below the wall limit: a compile that meets the latter got no CPU.
+  if (ran->timed_out)
+    return dispatch::io_error("compiler not done after " + std::to_string(limits_.wall_seconds) +
+                              " s of wall time: the machine gave it no CPU");
   if (ran->signal != 0 || ran->output.find("Killed") != std::string::npos ||
       ran->output.find("CPU time limit") != std::string::npos)
     return dispatch::busy(limit + "CPU time or memory (signal " + std::to_string(ran->signal) +

@@ -58,11 +58,14 @@ class CppToolchain {
   // Is `flag` one that a source may ask for (beyond the toolchain's own)?
   static bool flag_allowed(std::string_view flag);
 
-  // Compiles all units as one translation unit, each inside its own namespace. kInvalid: a unit's text or
-  // flag is refused (named), or the compiler found an error: the message starts at the first error line, at
-  // most 4 KiB. kBusy: a limit was hit (named). kIo: the machinery failed.
+  // Compiles all units as one translation unit, each inside its own namespace, after `shared`, text that
+  // every unit may use (line numbers of diagnostics count from each unit's own first line). kInvalid: a
+  // unit's text or flag is refused (named), or the compiler found an error: the message starts at the first
+  // error line, at most 4 KiB. kBusy: a limit was hit (named). kIo: the machinery failed, or
+  // gave the compiler no CPU.
   dispatch::Result<CompiledObject> compile(std::span<const SourceUnit> units,
-                                           std::span<const std::string> flags) const;
+                                           std::span<const std::string> flags,
+                                           std::string_view shared = {}) const;
 
  private:
   CppToolchain() = default;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "evolve/search/policy.h"
 #include "evolve/search/rng.h"
 #include "evolve/search/space.h"
 

@@ -333,6 +333,31 @@ TEST(Evaluator, BadSpecsAreRefusedByName) {
   EXPECT_EQ(make_evaluator(spec, options).status().code(), Code::kNotFound);
 }
 
+TEST(Evaluator, SameMachineCodeIsJudgedOnce) {
+  auto e = evaluator(norm_spec({{{4}, 1}}));
+  EXPECT_EQ(e->judge(norm_candidate(norm_kernel(kRight, "_a"), "_a")).verdict.status, VerdictStatus::kFaster);
+  const Verdict again = e->judge(norm_candidate(norm_kernel("// renamed\n" + kRight, "_b"), "_b")).verdict;
+  EXPECT_EQ(again.failed_gate, Gate::kDuplicate) << again.to_json();
+  EXPECT_NE(again.reason.find("test_a"), std::string::npos);
+  const Verdict other = e->judge(norm_candidate(norm_kernel(kRight + "y[0] *= 1.5f;", "_c"), "_c")).verdict;
+  EXPECT_NE(other.failed_gate, Gate::kDuplicate);
+}
+
+TEST(Evaluator, HarnessPassesItsSelfTest) {
+  auto e = evaluator(norm_spec({{{16}, 1}}));
+  const Status s = e->self_test();
+  EXPECT_TRUE(s.ok()) << s.to_string();
+}
+
+TEST(Evaluator, ConfinementThatHoldsIsSaid) {
+  auto e = evaluator(norm_spec({{{4}, 1}}));
+  EXPECT_NE(e->judge(norm_candidate(norm_kernel(kRight))).verdict.sandbox.find("seccomp"), std::string::npos);
+  EvaluatorOptions options;
+  options.confine = false;
+  auto open = evaluator(norm_spec({{{4}, 1}}), options);
+  EXPECT_EQ(open->judge(norm_candidate(norm_kernel(kRight))).verdict.sandbox, "guard pages");
+}
+
 TEST(Evaluator, EndsSoonWhenItIsToldTo) {
   EvaluatorOptions options;
   bool go = true;

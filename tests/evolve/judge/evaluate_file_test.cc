@@ -1,0 +1,106 @@
+#include "evolve/judge/evaluate_file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "kernels.h"
+#include "test_ops.h"
+
+namespace niche::evolve {
+namespace {
+
+using namespace test_ops;  // NOLINT
+
+EvaluatorSpec spec() {
+  auto op = std::make_shared<NormOp>();
+  return {op, *Definition::make(op->schema(), kF32, {{"N", 512}}), {{{8}, 1}}, {}};
+}
+
+TEST(EvaluateFile, DirectivesBecomeThePlan) {
+  const auto c = candidate_from_text(*spec().definition, "k.cc",
+                                     "// niche: name test_norm.f32.mine\n"
+                                     "// niche: phase a tasks=M/4*N/32 parallel_min=9\n"
+                                     "// niche: phase b\n"
+                                     "// niche: pack p bytes=128\n"
+                                     "// niche: workspace 4096\n"
+                                     "// niche: align 32\n"
+                                     "// niche: limit M=4..4096%4\n"
+                                     "// niche: flag -fno-trapping-math\n"
+                                     "// niche: nondeterministic\n"
+                                     "int x;\n");
+  ASSERT_TRUE(c.ok()) << c.status().to_string();
+  const KernelSource& s = c->source;
+  ASSERT_EQ(s.plan.phases.size(), 2u);
+  EXPECT_EQ(s.plan.phases[0].symbol, "a");
+  const int64_t axes[] = {9, 512};
+  EXPECT_EQ(s.plan.phases[0].tasks(axes), 3 * 16);
+  EXPECT_EQ(s.plan.phases[0].parallel_min_tasks, 9);
+  EXPECT_EQ(s.plan.phases[1].tasks(axes), 1);
+  EXPECT_EQ(s.plan.pack_symbol, "p");
+  EXPECT_EQ(s.plan.packed_bytes, 128);
+  EXPECT_EQ(s.plan.workspace_bytes, 4096);
+  EXPECT_EQ(s.limits.alignment_bytes, 32);
+  EXPECT_EQ(s.limits.var[0].lo, 4);
+  EXPECT_EQ(s.limits.var[0].hi, 4096);
+  EXPECT_EQ(s.limits.var[0].multiple_of, 4);
+  EXPECT_FALSE(s.properties.deterministic);
+  EXPECT_EQ(s.kernel_name, "test_norm.f32.mine");
+}
+
+TEST(EvaluateFile, ErrorsNameFileAndLine) {
+  const struct {
+    const char *text, *words;
+  } cases[] = {{"\n// niche: phase a tasks=Q/4\n", "k.cc line 2: unknown axis 'Q'"},
+               {"// niche: phase a tasks=M/0\n", "line 1: tasks: bad divisor"},
+               {"// niche: workspace lots\n", "expects a number"},
+               {"// niche: pack p\n", "pack: expected"},
+               {"// niche: limit N=1..2\n", "'N' is not a variable axis"},
+               {"// niche: limit M=1\n", "limit: expected"},
+               {"// niche: magic 3\n", "unknown directive 'magic'"},
+               {"// niche:\n", "an empty directive"},
+               {"int x;", "0 functions are declared"},
+               {"extern \"C\" void a(int); extern \"C\" void b(int);", "2 functions are declared"}};
+  for (const auto& c : cases) {
+    const auto r = candidate_from_text(*spec().definition, "k.cc", c.text);
+    ASSERT_FALSE(r.ok()) << c.text;
+    EXPECT_EQ(r.status().code(), Code::kInvalid);
+    EXPECT_NE(r.status().message().find(c.words), std::string::npos) << r.status().message();
+  }
+}
+
+TEST(EvaluateFile, FileIsJudgedAndDiagnosticsCountItsOwnLines) {
+  char dir[] = "/tmp/niche_file_XXXXXX";
+  ASSERT_NE(mkdtemp(dir), nullptr);
+  const std::string path = std::string(dir) + "/k.cc";
+  std::ofstream(path)
+      << "// niche: preamble\n// niche: phase mine tasks=M\n// niche: align 4\n"
+         "extern \"C\" void mine(const NicheKernelArgs* k, long b, long e) noexcept {\n"
+         "  for (long i = b; i < e; ++i) {\n"
+         "    const float* x = (const float*)k->p[0] + i * 512; const float* w = (const float*)k->p[1];\n"
+         "    float* y = (float*)k->p[2] + i * 512; float s[8] = {};\n"
+         "    for (int j = 0; j < 512; j += 8) for (int l = 0; l < 8; ++l) s[l] += x[j + l] * x[j + l];\n"
+         "    float t = 0; for (float v : s) t += v;\n"
+         "    t = 1 / __builtin_sqrtf(t / 512 + (float)k->a[0]);\n"
+         "    for (int j = 0; j < 512; ++j) y[j] = x[j] * t * w[j]; } }\n";
+  EvaluatorOptions options;
+  options.seed = 7;
+  auto j = evaluate_file(path, spec(), options);
+  ASSERT_TRUE(j.ok()) << j.status().to_string();
+  EXPECT_EQ(j->verdict.status, VerdictStatus::kFaster) << j->verdict.to_json();
+
+  std::ofstream(path)
+      << "// niche: preamble\nextern \"C\" void mine(const NicheKernelArgs* k, long, long) {\n  oops;\n}\n";
+  j = evaluate_file(path, spec(), options);
+  ASSERT_TRUE(j.ok()) << j.status().to_string();
+  EXPECT_EQ(j->verdict.failed_gate, Gate::kCompile);
+  EXPECT_EQ(j->verdict.reason.rfind("kernel:3:", 0), 0u) << j->verdict.reason;
+  std::filesystem::remove_all(dir);
+
+  EXPECT_EQ(evaluate_file(path, spec()).status().code(), Code::kIo);
+}
+
+}  // namespace
+}  // namespace niche::evolve
