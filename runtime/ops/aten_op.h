@@ -80,7 +80,7 @@ class AtenOp : public dispatch::OpSpec {
 };
 
 // Puts a result where the caller wants it: assigned when `out` is undefined, else copied.
-inline void put(at::Tensor& out, at::Tensor&& result) {
+inline void put(at::Tensor& out, at::Tensor result) {
   if (out.defined())
     out.copy_(result);
   else

@@ -11,6 +11,10 @@ dispatch::Status register_builtin_ops(dispatch::OpRegistry& registry) {
   add_conv_ops(ops);
   add_matrix_ops(ops);
   add_lookup_ops(ops);
+  add_norm_backward_ops(ops);
+  add_state_space_ops(ops);
+  add_jagged_ops(ops);
+  add_broadcast_ops(ops);
   for (auto& op : ops) NICHE_RETURN_IF_ERROR(registry.add(std::move(op)));
   return {};
 }

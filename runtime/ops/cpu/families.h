@@ -14,5 +14,11 @@ void add_rms_norm_families(evolve::FamilyRegistry& registry);  // rms_norm, fuse
 void add_layer_norm_family(evolve::FamilyRegistry& registry);
 void add_silu_mul_family(evolve::FamilyRegistry& registry);
 void add_softmax_family(evolve::FamilyRegistry& registry);
+void add_rms_norm_backward_family(evolve::FamilyRegistry& registry);
+void add_selective_state_update_family(evolve::FamilyRegistry& registry);
+void add_embedding_bag_family(evolve::FamilyRegistry& registry);
+void add_map_id_family(evolve::FamilyRegistry& registry);
+void add_mbdt_family(evolve::FamilyRegistry& registry);
+void add_batch_event_truncate_family(evolve::FamilyRegistry& registry);
 
 }  // namespace niche::ops_cpu

@@ -29,7 +29,31 @@ inline std::vector<Case> all_cases() {
       cases.push_back(
           {"embedding_bag", type, {{"V", 1000}, {"D", 64}, {"I", 800}, {"B", 40}}, {{"mean", mean}}});
     }
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 64}, {3, 257}, {130, 100}, {5, 4096}, {4, 3}})
+      cases.push_back({"rms_norm_backward", type, {{"M", m}, {"N", n}}});
+    cases.push_back({"selective_state_update", type, {{"B", 3}, {"D", 33}, {"S", 16}}});
+    cases.push_back({"selective_state_update", type, {{"B", 1}, {"D", 256}, {"S", 128}}});
+    cases.push_back({"selective_state_update",
+                     type,
+                     {{"B", 2}, {"D", 5}, {"S", 7}},
+                     {{"has_D", 0}, {"has_z", 0}, {"has_dt_bias", 0}, {"dt_softplus", 0}}});
+    cases.push_back(
+        {"selective_state_update", type, {{"B", 2}, {"D", 8}, {"S", 3}}, {{"has_z", 0}, {"dt_softplus", 0}}});
+    cases.push_back(
+        {"ikbo_linear_compression", type, {{"M", 7}, {"N", 9}, {"Kc", 5}, {"Ku", 11}, {"B", 6}, {"U", 2}}});
+    cases.push_back({"ikbo_linear_compression",
+                     type,
+                     {{"M", 43}, {"N", 32}, {"Kc", 86}, {"Ku", 117}, {"B", 15}, {"U", 3}}});
   }
+  for (const auto& [f, u, e, w, limit] :
+       {std::tuple<int64_t, int64_t, int64_t, int64_t, double>{1, 3, 8, 9, 2},
+        {9, 16, 1600, 2400, 7},
+        {5, 7, 0, 0, 3},
+        {3, 4, 40, 0, 2},
+        {2, 5, 64, 100, 1000},
+        {2, 3, 50, 70, 0}})
+    cases.push_back(
+        {"batch_event_truncate", "i64", {{"F", f}, {"U", u}, {"E", e}, {"W", w}}, {{"max_events", limit}}});
   for (const auto& [v, t] :
        {std::pair<int64_t, int64_t>{1, 1}, {100, 1}, {203, 2}, {1000, 1023}, {777, 10000}})
     cases.push_back({"map_id", "i64", {{"V", v}, {"T", t}}});
