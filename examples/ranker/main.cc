@@ -47,6 +47,10 @@ int main(int argc, char** argv) {
 
   if (*serve) {
     config.worker_program = worker;
+    // Request sizes are heavy-tailed here (1 to 8 candidates, 24 to 400 events): a second's p99 moves by half
+    // on its own, and a session should know more than the first few shapes.
+    config.p99_slack = 2.0;
+    config.hot_seconds_min = 3;
     if (const auto s = niche::apply_environment(environ, &config); !s.ok()) {
       std::fprintf(stderr, "ranker: %s\n", s.to_string().c_str());
       return 2;
