@@ -7,6 +7,7 @@
 // whose ABI text differs from its own (op_abi()). docs/operator_tutorial.md walks through one.
 #pragma once
 
+#include <exception>
 #include <string>
 
 #include "dispatch/op_spec.h"

@@ -1,5 +1,6 @@
 // Operators that users define: a JSON Definition with a TorchScript reference, a shared object, and what each
 // gets to read when something is wrong with it.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -115,7 +116,7 @@ TEST(TorchScriptOp, UpdatesInPlaceDerivedAxesAndAttributes) {
     "axes": {"B": {"type": "var"}, "L": {"type": "var"}, "P": {"type": "var"}},
     "inputs": {"x": {"shape": ["B", "L"], "dtype": "float32"}, "total": {"shape": ["B"], "dtype": "float32"}},
     "outputs": {"y": {"shape": ["B", "P"], "dtype": "float32"}},
-    "reference": "def run(x, total, gain: float, pad: int):\n    total.add_(x.sum(-1))\n    return torch.nn.functional.pad(x * gain, [pad, pad])\n",
+    "reference": "def run(x, total, gain: float, pad: int):\n    total.add_(x.sum(-1))\n    return torch.constant_pad_nd(x * gain, [pad, pad])\n",
     "niche": {"derived": ["P"], "derive": {"P": "L + 2 * 3"}, "updates": ["total"], "attrs": {"gain": 2.5, "pad": 3}}
   })json";
   auto made = make_torchscript_op(op_text);
@@ -145,7 +146,8 @@ TEST(TorchScriptOp, BrokenDocumentsNameTheirFault) {
   const Broken all[] = {
       {"y = x * weight", "y = numpy.multiply(x, weight)", Code::kUnsupported, "not TorchScript"},
       {"def run(", "def ran(", Code::kUnsupported, "no function 'run'"},
-      {"def run(x, weight)", "def run(x, scale)", Code::kUnsupported, "'scale'"},
+      {"def run(x, weight):\\n    y = x * weight", "def run(x, scale):\\n    y = x * scale",
+       Code::kUnsupported, "'scale'"},
       {"return y, y.sum(-1)", "return y", Code::kUnsupported, "1 tensors"},
       {"return y, y.sum(-1)", "return y, y.sum(0)", Code::kUnsupported, "output 'total'"},
       {"return y, y.sum(-1)", "return y, y.argmax(-1)", Code::kUnsupported, "Long"},
