@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ostream>
 
 #include "evolve/evaluator.h"
 #include "tests/evolve/judge/kernels.h"
@@ -24,6 +25,9 @@ struct Cheat {
   std::string pack_symbol = "";
   int64_t packed_bytes = 0;
 };
+
+// Test names must not hold the addresses that the default printer shows.
+void PrintTo(const Cheat& c, std::ostream* out) { *out << c.name; }
 
 const std::string kRight = kRightBody;
 const std::string kSlow =

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "kernels.h"
 #include "test_ops.h"
 
@@ -64,6 +66,9 @@ struct Wrong {
   Gate gate;
   std::vector<std::string> words;
 };
+
+// Test names must not hold the addresses that the default printer shows.
+void PrintTo(const Wrong& c, std::ostream* out) { *out << c.name; }
 
 class WrongKernel : public ::testing::TestWithParam<Wrong> {};
 
