@@ -1,8 +1,8 @@
-// TemplateFamily: a parametric generator of kernels for one operator: a finite schedule space and the source text
-// of each of its points.
+// TemplateFamily: a parametric generator of kernels for one operator: a finite schedule space and the source
+// text of each of its points.
 //
-// Families are written beside the operators (runtime/ops/cpu) and handed to evolve/ in a FamilyRegistry: evolve/ knows
-// no operator by name. Thread-safety: immutable; const methods may run in several threads.
+// Families are written beside the operators (runtime/ops/cpu) and handed to evolve/ in a FamilyRegistry:
+// evolve/ knows no operator by name. Thread-safety: immutable; const methods may run in several threads.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace niche::evolve {
 // What the generated code will run on. Detected, never assumed.
 struct CpuTarget {
   bool avx2 = false;
-  bool avx512 = false;       // F, BW, DQ, VL
+  bool avx512 = false;  // F, BW, DQ, VL
   bool avx512_bf16 = false;
   int64_t l1d_bytes = 32 << 10;
   int64_t l2_bytes = 512 << 10;
@@ -38,12 +38,14 @@ using Point = std::vector<int>;
 
 // The source of one candidate.
 struct KernelSource {
-  std::string text;             // C++, no #include, cpu_preamble() first; `extern "C"` entries carry the given suffix
-  dispatch::LaunchPlan plan;    // symbols as in `text`
+  std::string text;  // C++, no #include, cpu_preamble() first; `extern "C"` entries carry the given suffix
+  dispatch::LaunchPlan plan;  // symbols as in `text`
   dispatch::KernelProperties properties;
-  dispatch::Guard limits;       // hard limits of this schedule (multiples, upper bounds); the evaluator clips further
-  std::vector<std::string> flags;  // beyond the toolchain's own; from its allow-list (for example -fno-trapping-math)
-  std::string kernel_name;      // "<op>.<dtype>.<variant>.<params>.<arch>"
+  dispatch::Guard
+      limits;  // hard limits of this schedule (multiples, upper bounds); the evaluator clips further
+  std::vector<std::string>
+      flags;  // beyond the toolchain's own; from its allow-list (for example -fno-trapping-math)
+  std::string kernel_name;  // "<op>.<dtype>.<variant>.<params>.<arch>"
 };
 
 class TemplateFamily {
@@ -57,8 +59,8 @@ class TemplateFamily {
   virtual bool valid(const dispatch::Definition& d, const CpuTarget& t, const Point& point) const = 0;
   // Points worth trying first, best guess first; at least one that is valid wherever any is.
   virtual std::vector<Point> seeds(const dispatch::Definition& d, const CpuTarget& t) const = 0;
-  // The source at a valid point. `suffix` makes every external symbol unique ("_k17"); everything else in `text` must
-  // live happily inside `namespace niche_k17 { ... }`, since many candidates share one compile.
+  // The source at a valid point. `suffix` makes every external symbol unique ("_k17"); everything else in
+  // `text` must live happily inside `namespace niche_k17 { ... }`, since many candidates share one compile.
   virtual KernelSource render(const dispatch::Definition& d, const CpuTarget& t, const Point& point,
                               std::string_view suffix) const = 0;
 
@@ -79,10 +81,11 @@ class FamilyRegistry {
   std::vector<std::shared_ptr<const TemplateFamily>> families_;
 };
 
-// The preamble every generated source starts with: NicheKernelArgs, vector types f32x8/f32x16 (GCC vector extensions),
-// loads and stores for unaligned addresses, bf16 conversion, exp and its kin. Shared by all families; see
-// docs/templates.md. A KernelSource's text begins with it, so that a stored source is complete; where several
-// candidates share one compile, whoever joins them may move it out in front (it costs 12 ms a copy).
+// The preamble every generated source starts with: NicheKernelArgs, vector types f32x8/f32x16 (GCC vector
+// extensions), loads and stores for unaligned addresses, bf16 conversion, exp and its kin. Shared by all
+// families; see docs/templates.md. A KernelSource's text begins with it, so that a stored source is complete;
+// where several candidates share one compile, whoever joins them may move it out in front (it costs 12 ms a
+// copy).
 std::string_view cpu_preamble();
 
 }  // namespace niche::evolve

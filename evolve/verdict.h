@@ -40,13 +40,13 @@ const char* verdict_name(VerdictStatus status);  // "FASTER", ...
 
 // Timing at one Problem.
 struct PointTiming {
-  std::vector<int64_t> var_axes;    // in Definition::var_axes() order
-  std::string fallback;             // the best form here
-  double fallback_ns = 0;           // medians, in the judged cache state
+  std::vector<int64_t> var_axes;  // in Definition::var_axes() order
+  std::string fallback;           // the best form here
+  double fallback_ns = 0;         // medians, in the judged cache state
   double kernel_ns = 0;
-  double speedup = 1;               // median of paired ratios fallback / kernel
-  double ci_low = 1, ci_high = 1;   // 95 % paired bootstrap
-  double cold_speedup = 0;          // the other cache state; 0: not measured
+  double speedup = 1;              // median of paired ratios fallback / kernel
+  double ci_low = 1, ci_high = 1;  // 95 % paired bootstrap
+  double cold_speedup = 0;         // the other cache state; 0: not measured
   int pairs = 0;
   VerdictStatus status = VerdictStatus::kAmbiguous;
 };
@@ -54,16 +54,17 @@ struct PointTiming {
 struct Verdict {
   VerdictStatus status = VerdictStatus::kRejected;
   Gate failed_gate = Gate::kNone;
-  std::string reason;        // what, which, where: "output 'y' element 4097 of 8192 not written at M=3 (distribution 1)"
-  double max_error = 0;      // worst over points, in units of the bound (<= 1 passes)
+  std::string
+      reason;  // what, which, where: "output 'y' element 4097 of 8192 not written at M=3 (distribution 1)"
+  double max_error = 0;  // worst over points, in units of the bound (<= 1 passes)
   double rms_error = 0;
   int correctness_points = 0;
-  dispatch::Guard guard;     // clipped to what was verified
+  dispatch::Guard guard;  // clipped to what was verified
   std::vector<PointTiming> timing;
-  double e_value = 0;        // evidence for FASTER, traffic-weighted problems pooled
+  double e_value = 0;  // evidence for FASTER, traffic-weighted problems pooled
   double compile_ms = 0;
   double evaluate_ms = 0;
-  std::string sandbox;       // which containments held: "rlimits+landlock+seccomp"
+  std::string sandbox;  // which containments held: "rlimits+landlock+seccomp"
 
   bool faster() const { return status == VerdictStatus::kFaster; }
   std::string to_json() const;

@@ -65,9 +65,9 @@ struct WorkerOptions {
   std::string program;            // the `niche` program (or the server's own binary, re-executed)
   std::vector<std::string> args;  // usually {"worker"}
   int nice = 19;
-  bool idle_scheduling = true;  // SCHED_IDLE
+  bool idle_scheduling = true;                  // SCHED_IDLE
   int64_t memory_bytes_max = int64_t{4} << 30;  // data of each of its processes
-  int handshake_timeout_ms = 20'000;            // a worker that links libtorch takes about a second under load
+  int handshake_timeout_ms = 20'000;  // a worker that links libtorch takes about a second under load
 };
 
 class WorkerClient {
@@ -80,8 +80,8 @@ class WorkerClient {
   virtual dispatch::Status start(const SessionRequest& request) = 0;
   // The next event, or nothing within the timeout. After kDone or kFailed: nothing more.
   virtual std::optional<SessionEvent> poll(int timeout_ms) = 0;
-  // SIGSTOP / SIGCONT of the worker and all its children: serving takes the machine back at once. Time in pause does
-  // not count against the session's wall limit.
+  // SIGSTOP / SIGCONT of the worker and all its children: serving takes the machine back at once. Time in
+  // pause does not count against the session's wall limit.
   virtual dispatch::Status pause() = 0;
   virtual dispatch::Status resume() = 0;
   // Asks the session to end at the next candidate; the destructor ends it at once.
