@@ -1,6 +1,6 @@
 # niche_library(NAME SOURCES ... [PUBLIC libs] [PRIVATE libs]): one static, position-independent target a folder.
 # niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [SANITIZED]): one GoogleTest program,
-# registered with CTest case by case and labelled. SANITIZED, and every stress test: of the concurrent parts, also
+# registered with CTest case by case and labelled. SANITIZED: of the concurrent parts, also
 # built by niche_sanitized_tests and run under the sanitizers in CI.
 add_custom_target(niche_sanitized_tests)
 
@@ -30,7 +30,7 @@ endfunction()
 
 function(niche_test name)
   cmake_parse_arguments(A "SANITIZED" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
-  if(A_SANITIZED OR A_LABEL STREQUAL "stress")
+  if(A_SANITIZED)
     string(APPEND A_LABEL "_sanitized")  # one label: gtest_discover_tests cannot pass a list
     add_dependencies(niche_sanitized_tests ${name})
   endif()

@@ -50,7 +50,7 @@ template <int NV> NICHE_INLINE void strip(long vectors, Io io) {
   }
   for (long i = 0; i < TILES.count; ++i) {
     const long rows = TILES.start(i + 1) - TILES.start(i);
-    tile_of<MR, NV>(rows, io);
+    tile_of<largest(CO, MR), NV>(rows, io);
     io.w += rows * CI * K, io.y += rows * io.Lo, io.bias += rows;
   }
 }
@@ -82,7 +82,7 @@ extern "C" void run@(const NicheKernelArgs* a, long begin, long end) {
     const Blocks strips(vectors, NR);
     for (long s = 0; s < strips.count; ++s) {
       const long v = strips.start(s), until = strips.start(s + 1);
-      strip<NR>(until - v, {rows + v * W, w, (const float*)a->p[2], (float*)a->p[3] + b * CO * Lo + from + v * W, Lo,
+      strip<least_of(NR, (BLOCK + W - 1) / W)>(until - v, {rows + v * W, w, (const float*)a->p[2], (float*)a->p[3] + b * CO * Lo + from + v * W, Lo,
                             (int)(until == vectors ? n - (vectors - 1) * W : W)});
     }
   }

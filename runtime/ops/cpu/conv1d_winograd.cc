@@ -8,10 +8,11 @@
 // lanes * nr output channels m + 2 products V * U (rows: tiles, vectors: output channels) and the output
 // transform, in L1 throughout.
 //
-// Schedules: `lanes`, register tile `mr` x `nr`, `panel`, `m` (4, or 2 where F(4, 3)'s error is too much),
-// `unroll` of the product over channels, `pin` (see gemm_text.h), `ahead`: prefetch the next panel's input
-// and this block's output lines during the products (the server's activations are rarely in L2; without it
-// they cost a third of the time).
+// Schedules: `lanes`, register tile `mr` x `nr`, `panel`, `m` (6 saves a tenth of the products of 4 at 1.4
+// times its error; 2 where the error of both is too much), `unroll` of the product over channels, `vahead`:
+// prefetch V's lines that many channels ahead of the input transform, `pin` (see gemm_text.h), `ahead`:
+// prefetch the next panel's input and this block's output lines during the products (the server's activations
+// are rarely in L2; without it they cost a third of the time).
 #include "runtime/ops/cpu/gemm_families.h"
 #include "runtime/ops/cpu/gemm_text.h"
 #include "runtime/ops/cpu/space_family.h"
@@ -55,15 +56,28 @@ NICHE_INLINE void transform_input(const F* first, const F* second, float* v) {
   const F d0 = move_low(a, b), d1 = move_high(a, b), d2 = move_low(c, e), d3 = move_high(c, e);
   if constexpr (M == 2) {
     put(v, d0 - d2), put(v + V_STEP, d1 + d2), put(v + 2 * V_STEP, d2 - d1), put(v + 3 * V_STEP, d1 - d3);
-  } else {
-    const F f = unpack_low(second[0], second[1]), g = unpack_low(second[2], second[3]);
-    const F d4 = move_low(f, g), d5 = move_high(f, g);
-    const F four = splat<W>(4), two = splat<W>(2), minus5 = splat<W>(-5);
-    const F p = fma(-four, d2, d4), q = fma(-four, d1, d3), r = d4 - d2, s = d3 - d1;
+    return;
+  }
+  const F f = unpack_low(second[0], second[1]), g = unpack_low(second[2], second[3]);
+  const F d4 = move_low(f, g), d5 = move_high(f, g);
+  const auto pair = [&](int step, F even, F odd) __attribute__((always_inline)) {
+    put(v + step * V_STEP, even + odd), put(v + (step + 1) * V_STEP, even - odd);
+  };
+  if constexpr (M == 4) {
+    const F four = splat<W>(4), minus5 = splat<W>(-5), s = d3 - d1;
     put(v, fma(four, d0, fma(minus5, d2, d4)));
-    put(v + V_STEP, p + q), put(v + 2 * V_STEP, p - q);
-    put(v + 3 * V_STEP, fma(two, s, r)), put(v + 4 * V_STEP, fma(-two, s, r));
+    pair(1, fma(-four, d2, d4), fma(-four, d1, d3));
+    pair(3, d4 - d2, s + s);
     put(v + 5 * V_STEP, fma(four, d1, fma(minus5, d3, d5)));
+  } else {
+    const F h = unpack_high(second[0], second[1]), i = unpack_high(second[2], second[3]);
+    const F d6 = move_low(h, i), d7 = move_high(h, i);
+    const F q = splat<W>(-4.25f), r = splat<W>(5.25f), t = splat<W>(-2.5f);
+    put(v, fma(r, d4 - d2, d0 - d6));
+    pair(1, fma(q, d4, d2 + d6), fma(q, d3, d1 + d5));
+    pair(3, fma(splat<W>(0.25f), d2, fma(splat<W>(-1.25f), d4, d6)), fma(splat<W>(2), d5, fma(splat<W>(0.5f), d1, t * d3)));
+    pair(5, fma(splat<W>(4), d2, fma(splat<W>(-5), d4, d6)), fma(splat<W>(2), d1, fma(splat<W>(0.5f), d5, t * d3)));
+    put(v + 7 * V_STEP, fma(r, d3 - d5, d7 - d1));
   }
 }
 
@@ -101,37 +115,60 @@ template <long STRIDE> NICHE_INLINE void input_tiles(const float* p, float* v) {
   for (int r = 0; r < 4; ++r) {
     for (int k = 0; k < QUADS; ++k) q[k] = load4(p + STRIDE * (4 * k + r));
     first[r] = join(q);
-    if constexpr (M == 4) {
+    if constexpr (M > 2) {
       for (int k = 0; k < QUADS; ++k) q[k] = load4(p + STRIDE * (4 * k + r) + 4);
       second[r] = join(q);
     }
   }
   transform_input(first, second, v);
 }
-// Inputs of the tiles [f, f + W) of all channels into columns of V; tiles from `end` on repeat the last.
-NICHE_INLINE void input_group(const float* x, long L, long tiles, long f, long end, float* v) {
-  const long sample = f / tiles, tile = f - sample * tiles;
-  if (tile + W <= tiles && M * tile >= PAD && M * (tile + W - 1) - PAD + (M == 4 ? 8 : 4) <= L) {
-    const float* row = x + sample * CI * L + M * tile - PAD;
-    for (long c = 0; c < CI; ++c, row += L, v += PANEL) input_tiles<M>(row, v);
-    return;
-  }
+// Where the inputs of W tiles are: in one piece of one row, or piece by piece.
+struct Group {
+  const float* inside;  // null: piece by piece
   const float* row[W];
   Piece piece[W][2];
-#pragma GCC unroll 1
-  for (int i = 0; i < W; ++i) {
-    const long g = lmin(f + i, end - 1);
-    row[i] = x + g / tiles * CI * L;
-    for (int h = 0; h < 2; ++h) piece[i][h].set(M * (g % tiles) - PAD + 4 * h, L);
-  }
-  for (long c = 0; c < CI; ++c, v += PANEL) {
-    alignas(32) float inputs[W * 8];
+  // Tiles [f, f + W) of the numbered-through tiles; those from `end` on repeat the last.
+  void set(const float* x, long L, long tiles, long f, long end) {
+    const long sample = f / tiles, tile = f - sample * tiles;
+    inside = nullptr;
+    if (tile + W <= tiles && M * tile >= PAD && M * (tile + W - 1) - PAD + (M == 2 ? 4 : 8) <= L) {
+      inside = x + sample * CI * L + M * tile - PAD;
+      return;
+    }
 #pragma GCC unroll 1
     for (int i = 0; i < W; ++i) {
-      *(f32x4*)(inputs + 8 * i) = piece[i][0].get(row[i] + c * L, L);
-      *(f32x4*)(inputs + 8 * i + 4) = piece[i][1].get(row[i] + c * L, L);
+      const long g = lmin(f + i, end - 1);
+      row[i] = x + g / tiles * CI * L;
+      for (int h = 0; h < 2; ++h) piece[i][h].set(M * (g % tiles) - PAD + 4 * h, L);
     }
-    input_tiles<8>(inputs, v);
+  }
+};
+// Channel by channel, so that a row of V is written as a whole: V lies in L2, and its half-written lines were what
+// this step waited for.
+NICHE_INLINE void input_panel(const float* x, long L, long tiles, long s, long end, float* v) {
+  Group groups[PANEL / W];
+  const long count = (end - s + W - 1) / W;
+  for (long g = 0; g < count; ++g) groups[g].set(x, L, tiles, s + g * W, end);
+  for (long c = 0; c < CI; ++c, v += PANEL) {
+    if constexpr (V_AHEAD > 0) {
+#pragma GCC unroll 8
+      for (int t = 0; t < STEPS; ++t)
+        for (long i = 0; i < PANEL; i += 16) __builtin_prefetch(v + t * V_STEP + V_AHEAD * PANEL + i, 1);
+    }
+    for (long g = 0; g < count; ++g) {
+      const Group& group = groups[g];
+      if (group.inside != nullptr) {
+        input_tiles<M>(group.inside + c * L, v + g * W);
+        continue;
+      }
+      alignas(32) float inputs[W * 8];
+#pragma GCC unroll 1
+      for (int i = 0; i < W; ++i) {
+        *(f32x4*)(inputs + 8 * i) = group.piece[i][0].get(group.row[i] + c * L, L);
+        *(f32x4*)(inputs + 8 * i + 4) = group.piece[i][1].get(group.row[i] + c * L, L);
+      }
+      input_tiles<8>(inputs, v + g * W);
+    }
   }
 }
 
@@ -159,6 +196,25 @@ template <int Q> NICHE_INLINE void put_quads(float* y, long channels, long Lo, c
     put_quads<Q + 1>(y, channels, Lo, o);
   }
 }
+// low: outputs 4 and 5 of channels 0 and 1 of each quad, high: of channels 2 and 3.
+template <int Q> NICHE_INLINE void put_pairs(float* y, long channels, long Lo, F low, F high) {
+  if constexpr (Q < QUADS) {
+    const i64x2 v[2] = {(i64x2)quad<Q>(low), (i64x2)quad<Q>(high)};
+    for (int r = 0; r < 4; ++r) {
+      const long two = v[r / 2][r % 2];
+      if (CO % W == 0 || 4 * Q + r < channels) __builtin_memcpy(y + (4 * Q + r) * Lo, &two, 8);
+    }
+    put_pairs<Q + 1>(y, channels, Lo, low, high);
+  }
+}
+// M outputs of W channels, o[j]: output j.
+template <int TILE = M> NICHE_INLINE void put_tile(float* y, long channels, long Lo, const F* o) {
+  const F a = unpack_low(o[0], o[1]), b = unpack_high(o[0], o[1]);
+  const F c = unpack_low(o[2], o[3]), e = unpack_high(o[2], o[3]);
+  const F t[4] = {move_low(a, c), move_high(a, c), move_low(b, e), move_high(b, e)};
+  put_quads<0>(y, channels, Lo, t);
+  if constexpr (TILE == 6) put_pairs<0>(y + 4, channels, Lo, unpack_low(o[4], o[5]), unpack_high(o[4], o[5]));
+}
 // Output transform of one tile and COB channels; `left`: outputs of the tile that exist.
 NICHE_INLINE void output_tile(const float* m, const float* bias, float* y, long co, long Lo, long left) {
   constexpr long STEP = PANEL * COB;
@@ -174,22 +230,33 @@ NICHE_INLINE void output_tile(const float* m, const float* bias, float* y, long 
     } else {
       const F m4 = load<W>(m + 4 * STEP), m5 = load<W>(m + 5 * STEP);
       const F s1 = m1 + m2, d1 = m1 - m2, s2 = m3 + m4, d2 = m3 - m4;
-      o[0] = (m0 + s1) + (s2 + b);
-      o[1] = fma(splat<W>(2), d2, d1 + b);
-      o[2] = fma(splat<W>(4), s2, s1 + b);
-      o[3] = fma(splat<W>(8), d2, d1 + (m5 + b));
+      const F two = splat<W>(2), four = splat<W>(4), eight = splat<W>(8);
+      if constexpr (M == 4) {
+        o[0] = (m0 + s1) + (s2 + b);
+        o[1] = fma(two, d2, d1 + b);
+        o[2] = fma(four, s2, s1 + b);
+        o[3] = fma(eight, d2, d1 + (m5 + b));
+      } else {
+        const F m6 = load<W>(m + 6 * STEP), m7 = load<W>(m + 7 * STEP);
+        const F s3 = m5 + m6, d3 = m5 - m6, e = s1 + b, f = d1 + b;
+        o[0] = (m0 + e) + (s2 + s3);
+        o[1] = fma(two, d2, fma(splat<W>(0.5f), d3, f));
+        o[2] = fma(four, s2, fma(splat<W>(0.25f), s3, e));
+        o[3] = fma(eight, d2, fma(splat<W>(0.125f), d3, f));
+        o[4] = fma(splat<W>(16), s2, fma(splat<W>(0.0625f), s3, e));
+        o[5] = fma(splat<W>(32), d2, fma(splat<W>(0.03125f), d3, f + m7));
+      }
     }
-    if (M == 4 && left >= 4) {
-      const F a = unpack_low(o[0], o[1]), c = unpack_low(o[2], o[3]);
-      const F e = unpack_high(o[0], o[1]), g = unpack_high(o[2], o[3]);
-      const F t[4] = {move_low(a, c), move_high(a, c), move_low(e, g), move_high(e, g)};
-      put_quads<0>(y, CO - co, Lo, t);
-    } else {
-      float s[M][W];
-      for (int j = 0; j < M; ++j) store(s[j], o[j]);
-      for (long i = 0; i < lmin(W, CO - co); ++i)
-        for (long j = 0; j < lmin(M, left); ++j) y[i * Lo + j] = s[j][i];
+    if constexpr (M > 2) {
+      if (left >= M) {
+        put_tile(y, CO - co, Lo, o);
+        continue;
+      }
     }
+    float s[M][W];
+    for (int j = 0; j < M; ++j) store(s[j], o[j]);
+    for (long i = 0; i < lmin(W, CO - co); ++i)
+      for (long j = 0; j < lmin(M, left); ++j) y[i * Lo + j] = s[j][i];
   }
 }
 
@@ -222,6 +289,12 @@ extern "C" void pack@(const NicheKernelArgs* a, void* out) {
         if constexpr (M == 2) {
           t[0] = (float)g[0], t[U_STEP] = (float)((sum + g[1]) / 2), t[2 * U_STEP] = (float)((sum - g[1]) / 2);
           t[3 * U_STEP] = (float)g[2];
+        } else if constexpr (M == 6) {
+          const double even[3] = {-2.0 / 9 * sum, (g[0] + 4 * g[2]) / 90, (32 * g[0] + 8 * g[2]) / 45};
+          const double odd[3] = {-2.0 / 9 * g[1], g[1] / 45, 16 * g[1] / 45};
+          t[0] = (float)g[0], t[7 * U_STEP] = (float)g[2];
+          for (int k = 0; k < 3; ++k)
+            t[(2 * k + 1) * U_STEP] = (float)(even[k] + odd[k]), t[(2 * k + 2) * U_STEP] = (float)(even[k] - odd[k]);
         } else {
           t[0] = (float)(g[0] / 4);
           t[U_STEP] = (float)(-(sum + g[1]) / 6), t[2 * U_STEP] = (float)(-(sum - g[1]) / 6);
@@ -245,7 +318,7 @@ extern "C" void run@(const NicheKernelArgs* a, long begin, long end) {
   for (long p = 0; p < panels.count; ++p) {
     const long s = first + panels.start(p) * W, e = lmin(first + panels.start(p + 1) * W, last), n = e - s;
     const long next = p + 1 < panels.count ? lmin(first + panels.start(p + 2) * W, last) : e;
-    for (long g = 0; g < n; g += W) input_group(x, L, tiles, s + g, e, v + g);
+    input_panel(x, L, tiles, s, e, v);
     const Blocks blocks(n, MR);
     for (long block = 0; block < BLOCKS_CO; ++block) {
       const float* u = u_all + block * U_BLOCK;
@@ -279,10 +352,11 @@ class WinogradFamily : public SpaceFamily {
                      {"mr", {6, 4, 5, 3, 8, 12, 14}},
                      {"nr", {2, 3, 4, 1}},
                      {"panel", {24, 32, 48, 16, 40, 64, 8}},
-                     {"m", {4, 2}},
+                     {"m", {4, 6, 2}},
                      {"unroll", {1, 2, 4}},
                      {"pin", {1, 0}},
                      {"ahead", {1, 0}},
+                     {"vahead", {0, 2, 4}},
                      {"serial", {64, 16, 256}}}) {}
 
   KernelSource render(const Definition& d, const CpuTarget& t, const Point& point,
@@ -305,6 +379,7 @@ class WinogradFamily : public SpaceFamily {
                  .let("UNROLL", v["unroll"])
                  .let("PIN", v["pin"])
                  .let("AHEAD", v["ahead"])
+                 .let("V_AHEAD", v["vahead"])
                  .body(gemm_text())
                  .body(kBody)
                  .take();

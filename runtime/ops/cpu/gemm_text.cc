@@ -61,14 +61,20 @@ struct Blocks {
       : count((n + most - 1) / most), base(n / (count > 0 ? count : 1)), extra(n - base * count) {}
   constexpr long start(long i) const { return i * base + (i < extra ? i : extra); }
 };
+constexpr long least_of(long a, long b) { return a < b ? a : b; }
+constexpr long most_of(long a, long b) { return a > b ? a : b; }
+// Sizes of the blocks that occur: only those are instantiated.
 constexpr long smallest(long n, long most) { return Blocks(n, most).base; }
-constexpr long least(long a, long b) { return a < b ? a : b; }
-// The fewest vectors of a strip where `n` columns are done in chunks of `chunk` and strips of at most `most` vectors.
-constexpr long least_vectors(long n, long chunk, long most) {
-  const long full = (chunk + W - 1) / W, rest = (n % chunk + W - 1) / W;
-  return n < chunk ? smallest((n + W - 1) / W, most)
-                   : rest > 0 ? least(smallest(full, most), smallest(rest, most)) : smallest(full, most);
-}
+constexpr long largest(long n, long most) { return Blocks(n, most).base + (Blocks(n, most).extra > 0); }
+// Vectors of the strips of `n` columns done in chunks of `chunk`, at most `most` vectors a strip.
+struct Strips {
+  long least, most;
+  constexpr Strips(long n, long chunk, long limit) : least(0), most(0) {
+    const long full = ((n < chunk ? n : chunk) + W - 1) / W, rest = (n % chunk + W - 1) / W;
+    least = smallest(full, limit), most = largest(full, limit);
+    if (n > chunk && rest > 0) least = least_of(least, smallest(rest, limit)), most = most_of(most, largest(rest, limit));
+  }
+};
 )";
   return kText;
 }

@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::string_view kBody = R"(
 constexpr Blocks TILES(M, MR);
+constexpr Strips STRIPS(N, COLUMNS, NR);
+constexpr long MOST_ROWS = largest(M, MR);
 constexpr long CHUNKS = (N + COLUMNS - 1) / COLUMNS;
 constexpr int N_TAIL = N % W;
 
@@ -53,15 +55,15 @@ template <int R, int NV, int LAST, int WHERE, long K> NICHE_INLINE void tile_of(
 template <int NV, int LAST, long K> __attribute__((noinline)) static void strip(Io io) {
   for (long i = 0; i < TILES.count; ++i) {
     const long rows = TILES.start(i + 1) - TILES.start(i);
-    if (i == 0) tile_of<MR, NV, LAST, 0, K>(rows, io);
-    else tile_of<MR, NV, LAST, 1, K>(rows, io);
+    if (i == 0) tile_of<MOST_ROWS, NV, LAST, 0, K>(rows, io);
+    else tile_of<MOST_ROWS, NV, LAST, 1, K>(rows, io);
     io.w += PACK ? rows * io.depth : rows * K;
     io.out += rows * N;
     if (io.first != nullptr) io.first += rows * N;
   }
 }
 template <int NV, long K> NICHE_INLINE void strip_of(long vectors, bool partial, const Io& io) {
-  if constexpr (NV > least_vectors(N, COLUMNS, NR)) {
+  if constexpr (NV > STRIPS.least) {
     if (vectors < NV) return strip_of<NV - 1, K>(vectors, partial, io);
   }
   if constexpr (N_TAIL > 0) {
@@ -80,7 +82,7 @@ template <long K> NICHE_INLINE void product(const float* w, const float* e, cons
     const float* init = d == 0 ? first : out;
     for (long s = 0; s < strips.count; ++s) {
       const long at = from + strips.start(s) * W, vectors = strips.start(s + 1) - strips.start(s);
-      strip_of<NR, PACK ? 0 : K>(vectors, at + vectors * W > N,
+      strip_of<STRIPS.most, PACK ? 0 : K>(vectors, at + vectors * W > N,
                       {w + (PACK ? k * M : k), e + k * N + at, init != nullptr ? init + at : nullptr, out + at, copy, depth});
     }
   }

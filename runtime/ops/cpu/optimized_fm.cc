@@ -20,6 +20,8 @@ constexpr std::string_view kBody = R"(
 constexpr long GP = (N + 3) / 4 * 4, DV = D / W, CHUNKS = (K + CHUNK - 1) / CHUNK;
 constexpr int D_TAIL = D % W, K_TAIL = K % W;
 constexpr Blocks TILES(N, MR);
+constexpr Strips STRIPS(K, CHUNK, NR);
+constexpr long MOST_ROWS = largest(N, MR);
 
 NICHE_INLINE f32x8 to8(f32x8 v) { return v; }
 #if LANES == 16
@@ -66,7 +68,7 @@ template <int R> NICHE_INLINE void dots_of(long rows, const float* x, long i, lo
 NICHE_INLINE void gram(const float* x, float* g) {
   constexpr Blocks blocks(N, GI);
   for (long b = 0; b < blocks.count; ++b)
-    for (long i = blocks.start(b), end = blocks.start(b + 1), j = 0; j < end; j += 4) dots_of<GI>(end - i, x, i, j, g);
+    for (long i = blocks.start(b), end = blocks.start(b + 1), j = 0; j < end; j += 4) dots_of<largest(N, GI)>(end - i, x, i, j, g);
   for (long i = 0; i < N; ++i)
     for (long j = 0; j < i; ++j) g[j * GP + i] = g[i * GP + j];
 }
@@ -97,15 +99,15 @@ template <int R, int NV, int LAST, int WHERE, bool NT> NICHE_INLINE void tile_of
 template <int NV, int LAST, bool NT> NICHE_INLINE void strip(const float* g, const float* y, float* out, float* copy) {
   for (long i = 0; i < TILES.count; ++i) {
     const long at = TILES.start(i), rows = TILES.start(i + 1) - at;
-    if (i == 0) tile_of<MR, NV, LAST, 0, NT>(rows, g, y, out, copy);
-    else tile_of<MR, NV, LAST, COPY ? 1 : AHEAD ? 2 : 0, NT>(rows, g + at * GP, y, out + at * K, copy);
+    if (i == 0) tile_of<MOST_ROWS, NV, LAST, 0, NT>(rows, g, y, out, copy);
+    else tile_of<MOST_ROWS, NV, LAST, COPY ? 1 : AHEAD ? 2 : 0, NT>(rows, g + at * GP, y, out + at * K, copy);
     if constexpr (AHEAD && !NT)
       for (long r = at; r < at + rows; ++r) __builtin_prefetch(out + r * K + NV * W, 1);
   }
 }
 template <int NV, bool NT> NICHE_INLINE void strip_of(long vectors, bool partial, const float* g, const float* y, float* out,
                                                       float* copy) {
-  if constexpr (NV > least_vectors(K, CHUNK, NR)) {
+  if constexpr (NV > STRIPS.least) {
     if (vectors < NV) return strip_of<NV - 1, NT>(vectors, partial, g, y, out, copy);
   }
   if constexpr (K_TAIL > 0) {
@@ -130,7 +132,7 @@ template <bool NT> NICHE_INLINE void all(const NicheKernelArgs* a, long begin, l
         if (to == K && task + 1 < end)
           for (long i = N * D * s / strips.count; i < N * D * (s + 1) / strips.count; i += 16)
             __builtin_prefetch(x + N * D + i);
-      strip_of<NR, NT>(vectors, at + vectors * W > K, g, y + at, out + at, copy);
+      strip_of<STRIPS.most, NT>(vectors, at + vectors * W > K, g, y + at, out + at, copy);
     }
   }
 }

@@ -21,7 +21,9 @@ constexpr std::string_view kBody = R"(
 constexpr long CHUNKS = (N + ROWS - 1) / ROWS;
 constexpr long KV = (K + W - 1) / W, DV = (D + W - 1) / W, KP = KV * W, DEEP = K > D ? K : D;
 constexpr Blocks CHUNK(N, ROWS);
-constexpr long LEAST_ROWS = least(smallest(CHUNK.base, MR), smallest(CHUNK.base + (CHUNK.extra > 0), MR));
+constexpr long TALLER = CHUNK.base + (CHUNK.extra > 0);  // chunks have CHUNK.base or so many rows
+constexpr long LEAST_ROWS = least_of(smallest(CHUNK.base, MR), smallest(TALLER, MR));
+constexpr long MOST_ROWS = most_of(largest(CHUNK.base, MR), largest(TALLER, MR));
 
 template <class V> NICHE_INLINE V gelu(V x) {
   if constexpr (GELU == 0) {
@@ -78,8 +80,8 @@ template <int PHASE, int NV, int LAST> NICHE_INLINE void panel(const Blocks& blo
   for (long i = 0; i < blocks.count; ++i) {
     const long at = blocks.start(i), rows = blocks.start(i + 1) - at;
     const Io block = {io.a + at * A_ROW, io.w, io.bias, io.scale + at, io.out + at * OUT_ROW, io.copy};
-    if (i == 0) tile_of<PHASE, MR, NV, LAST, 0>(rows, block);
-    else tile_of<PHASE, MR, NV, LAST, COPY ? 1 : AHEAD ? 2 : 0>(rows, block);
+    if (i == 0) tile_of<PHASE, MOST_ROWS, NV, LAST, 0>(rows, block);
+    else tile_of<PHASE, MOST_ROWS, NV, LAST, COPY ? 1 : AHEAD ? 2 : 0>(rows, block);
   }
 }
 template <int PHASE, int NV> NICHE_INLINE void panel_of(long vectors, bool last, const Blocks& blocks, const Io& io) {
@@ -96,14 +98,14 @@ template <int PHASE> NICHE_INLINE void product(const Blocks& blocks, const Io& i
   constexpr Blocks panels(PHASE == 1 ? KV : DV, NR);
   for (long i = 0; i < panels.count; ++i) {
     const long v = panels.start(i);
-    panel_of<PHASE, NR>(panels.start(i + 1) - v, i + 1 == panels.count, blocks,
+    panel_of<PHASE, largest(PHASE == 1 ? KV : DV, NR)>(panels.start(i + 1) - v, i + 1 == panels.count, blocks,
                         {io.a, io.w + v * W, io.bias + v * W, io.scale, io.out + v * W, io.copy});
   }
 }
 NICHE_INLINE float row_scale(F sum, long n, float eps) { return 1.0f / sqrt1(hsum(sum) * (1.0f / n) + eps); }
 
 extern "C" void run@(const NicheKernelArgs* a, long begin, long end) {
-  alignas(64) float hidden[(CHUNK.base + 1) * KP], copy[COPY ? DEEP * NR * W : 1], scale[CHUNK.base + 1];
+  alignas(64) float hidden[TALLER * KP], copy[COPY ? DEEP * NR * W : 1], scale[TALLER];
   for (long task = begin; task < end; ++task) {
     const long b = task / CHUNKS, from = CHUNK.start(task % CHUNKS), n = CHUNK.start(task % CHUNKS + 1) - from;
     const float* w2 = (const float*)a->p[3] + b * K * D;
