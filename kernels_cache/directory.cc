@@ -35,8 +35,15 @@ Status check_trusted(const struct ::stat& st, const std::string& path) {
   return {};
 }
 
-// Unique among processes, containers that share the directory, and threads.
-std::string temporary_name() {
+int64_t modified(const struct ::stat& st) {
+  return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+}
+
+Status with_name(const Status& s, const std::string& path) { return {s.code(), path + ": " + s.message()}; }
+
+}  // namespace
+
+std::string Directory::temporary_name() {
   static std::atomic<uint64_t> counter{0};
   thread_local std::random_device entropy;
   char text[64];
@@ -45,14 +52,6 @@ std::string temporary_name() {
                 entropy());
   return text;
 }
-
-int64_t modified(const struct ::stat& st) {
-  return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
-}
-
-Status with_name(const Status& s, const std::string& path) { return {s.code(), path + ": " + s.message()}; }
-
-}  // namespace
 
 Result<Directory> Directory::adopt(Files& files, int parent, const std::string& name,
                                    const std::string& full_path, bool ours_alone) {

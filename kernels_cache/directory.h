@@ -61,6 +61,8 @@ class Directory {
   // Durable. kNotFound when it is not there.
   dispatch::Status remove(const std::string& name) const;
   dispatch::Result<int64_t> modified_ns() const;  // of the directory: changes when an entry comes or goes
+  // A name that list() hides and remove_leftovers() finds, unique among processes, containers and threads.
+  static std::string temporary_name();
   // Removes temporary files that writers which died left behind, older than an hour. Returns how many.
   int remove_leftovers(int64_t now_unix_ns) const;
 

@@ -44,19 +44,30 @@ int64_t index_time(const Directory& home) {
   return file.ok() ? file->modified_ns : 0;
 }
 
-// A process without a compiler takes the directory of the same running half whose index is newest.
-std::string choose_home(const Directory& root, const Environment& env) {
-  if (!env.compiler.empty()) return env.directory_name();
-  std::string best = env.directory_name();
-  int64_t best_time = -1;
+struct Home {
+  std::string name, environment_text;
+};
+
+// The directory of this environment. A process without a compiler takes, of those with the same running half,
+// the one whose index is newest.
+Home choose_home(const Directory& root, const Environment& env) {
+  Home best{env.directory_name(), env.canonical_text()};
+  if (!env.compiler.empty()) return best;
   auto names = root.list();
   if (!names.ok()) return best;
+  const std::string wanted = running_half(best.environment_text);
+  int64_t best_time = -1;
   for (const std::string& name : *names) {
     if (!name.starts_with(env.running_prefix())) continue;
     auto home = root.child(name, Access::kReadOnly);
     if (!home.ok()) continue;
+    auto text = read_environment(*home);
+    if (!text.ok() || running_half(*text) != wanted) continue;
     const int64_t t = index_time(*home);
-    if (t > best_time) best = name, best_time = t;
+    if (t > best_time) {
+      best = {name, std::move(*text)};
+      best_time = t;
+    }
   }
   return best;
 }
@@ -95,24 +106,20 @@ Result<std::unique_ptr<KernelCache>> KernelCache::open(CacheOptions options) {
   const Access access = options.access;
   auto root = Directory::open(*options.files, options.root, access);
   if (!root.ok()) return root.status();
-  auto home = root->child(choose_home(*root, options.environment), access);
+  Home chosen = choose_home(*root, options.environment);
+  auto home = root->child(chosen.name, access);
   if (!home.ok()) return home.status();
-
-  const std::string wanted = options.environment.canonical_text();
-  auto text = read_environment(*home);
-  if (!text.ok()) {
-    if (text.status().code() != Code::kNotFound || access == Access::kReadOnly) return text.status();
-    NICHE_RETURN_IF_ERROR(home->write_atomic(
-        kEnvironmentFile, {{reinterpret_cast<const uint8_t*>(wanted.data()), wanted.size()}}));
-    text = wanted;
+  // The text is for people and for processes without a compiler; what makes an entry ours is the tag inside
+  // it. So a damaged text is written again, and no reason to lose the cache.
+  const auto text = read_environment(*home);
+  if (access == Access::kReadWrite && (!text.ok() || *text != chosen.environment_text)) {
+    const std::string& t = chosen.environment_text;
+    NICHE_RETURN_IF_ERROR(
+        home->write_atomic(kEnvironmentFile, {{reinterpret_cast<const uint8_t*>(t.data()), t.size()}}));
   }
-  const bool equal =
-      options.environment.compiler.empty() ? running_half(*text) == running_half(wanted) : *text == wanted;
-  if (!equal)
-    return dispatch::unsupported(home->path() +
-                                 " was made for another environment: " + describe_difference(*text, wanted));
 
-  std::unique_ptr<KernelCache> cache(new KernelCache(std::move(options), std::move(*home), std::move(*text)));
+  std::unique_ptr<KernelCache> cache(
+      new KernelCache(std::move(options), std::move(*home), std::move(chosen.environment_text)));
   Status failure;
   cache->kernels_ = optional_child(cache->home_, "kernels", access, &failure);
   if (access == Access::kReadWrite) cache->leases_ = optional_child(cache->home_, "leases", access, &failure);
@@ -134,6 +141,8 @@ Result<std::unique_ptr<KernelCache>> KernelCache::open(CacheOptions options) {
   }
   if (!failure.ok()) return failure;
   cache->standings_ = std::make_unique<StandingStore>(std::move(standings), std::move(shipped), cache->tag_);
+  // Without the standings a condemned kernel would serve: no cache is better.
+  NICHE_RETURN_IF_ERROR(cache->standings_->refresh());
   cache->probation_ = std::make_unique<Probation>(std::move(probation), cache->tag_, cache->options_.boot_id);
 
   const std::lock_guard lock(cache->mutex_);
@@ -282,8 +291,9 @@ std::optional<KernelRecord> KernelCache::load_locked(const KernelId& id, Part pa
 }
 
 KernelCache::Changes KernelCache::refresh() {
-  standings_->refresh();
+  const Status standings = standings_->refresh();
   const std::lock_guard lock(mutex_);
+  if (!standings.ok()) note_miss({MissReason::kIo, standings.message()});
   refresh_locked(/*force=*/false);
   return std::exchange(unreported_, {});
 }
@@ -300,6 +310,7 @@ void KernelCache::refresh_locked(bool force) {
   }
   std::unordered_set<KernelId, KernelIdHash> present;
   std::unordered_map<std::string, int64_t> refused;
+  bool read_again = false;  // the disk failed for an entry
   for (const std::string& name : *names) {
     const auto id = KernelId::from_file_name(name);
     if (id && slots_.contains(*id)) {
@@ -307,7 +318,7 @@ void KernelCache::refresh_locked(bool force) {
       continue;
     }
     if (static_cast<int64_t>(slots_.size()) >= options_.entries_max) continue;
-    if (const auto entry = read_new_entry(name, id, &refused)) {
+    if (const auto entry = read_new_entry(name, id, &refused, &read_again)) {
       bytes_ += entry->bytes;
       slots_.emplace(*id, Slot{*entry, 0});
       present.insert(*id);
@@ -324,12 +335,13 @@ void KernelCache::refresh_locked(bool force) {
     it = slots_.erase(it);
   }
   refused_ = std::move(refused);
-  listed_modified_ns_ = now() - *modified > kTickNs ? *modified : 0;
+  listed_modified_ns_ = !read_again && now() - *modified > kTickNs ? *modified : 0;
 }
 
 std::optional<IndexEntry> KernelCache::read_new_entry(const std::string& name,
                                                       const std::optional<KernelId>& id,
-                                                      std::unordered_map<std::string, int64_t>* refused) {
+                                                      std::unordered_map<std::string, int64_t>* refused,
+                                                      bool* read_again) {
   Miss miss{MissReason::kForeign, kernels_->path() + "/" + name + ": no entry's file name"};
   auto file = kernels_->open_file(name);
   if (!file.ok()) miss = miss_of(file.status());
@@ -348,7 +360,10 @@ std::optional<IndexEntry> KernelCache::read_new_entry(const std::string& name,
   }
   if (record) return entry_of(*record, file->bytes);
   if (miss.reason == MissReason::kAbsent) return std::nullopt;  // removed since the listing
-  if (miss.reason != MissReason::kIo) refused->emplace(name, version);
+  if (miss.reason == MissReason::kIo)
+    *read_again = true;
+  else
+    refused->emplace(name, version);
   note_miss(miss);
   return std::nullopt;
 }
@@ -493,6 +508,10 @@ Status KernelCache::flush() {
     }
   }
   refresh_locked(/*force=*/false);
+  if (!std::exchange(swept_, true)) {
+    home_.remove_leftovers(now());
+    if (kernels_) kernels_->remove_leftovers(now());
+  }
   Index index;
   index.directory_modified_ns = listed_modified_ns_;
   for (const auto& [id, slot] : slots_) {

@@ -131,7 +131,8 @@ class KernelCache {
   std::optional<KernelRecord> load_locked(const KernelId& id, Part part, Miss* miss);
   void refresh_locked(bool force);
   std::optional<IndexEntry> read_new_entry(const std::string& name, const std::optional<KernelId>& id,
-                                           std::unordered_map<std::string, int64_t>* refused);
+                                           std::unordered_map<std::string, int64_t>* refused,
+                                           bool* read_again);
   void merge_index_locked(const Index& disk);
   void evict_locked(const KernelId& newcomer, int64_t newcomer_bytes);
   std::vector<const Slot*> ordered_locked() const;
@@ -153,6 +154,7 @@ class KernelCache {
   Changes unreported_;              // found while committing or flushing; for the next refresh()
   int64_t listed_modified_ns_ = 0;  // the kernels directory's time at the last listing; 0: list again
   int64_t bytes_ = 0;
+  bool swept_ = false;  // leftovers of writers that died
   CacheCounters counters_;
 };
 

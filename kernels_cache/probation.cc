@@ -17,8 +17,7 @@ namespace {
 using dispatch::Status;
 using dispatch::unsupported;
 
-constexpr std::string_view kStartingSuffix = ".starting", kRunSuffix = ".run", kMarkSuffix = ".mark",
-                           kEndSuffix = ".end";
+constexpr std::string_view kRunSuffix = ".run", kMarkSuffix = ".mark", kEndSuffix = ".end";
 constexpr const char* kScanLock = "scan.lock";
 
 // A mark's name is "<kernel id>@<run>.mark".
@@ -105,20 +104,23 @@ StartupReport Probation::startup_scan(StandingStore& standings, int64_t now) {
     for (const std::string& name : *names)
       if (name.ends_with(kMarkSuffix))
         if (auto ref = read_mark(name)) report.held.push_back(std::move(*ref));
+    standings.set_suspects(report.held);
     report.explanation = "another process is reading the probation marks; " +
                          std::to_string(report.held.size()) + " marked kernels wait";
     return report;
   }
 
+  standings.set_suspects({});
+  directory_->remove_leftovers(now);
+
   std::map<std::string, DeadRun> dead;
   for (const std::string& name : *names) {
-    const bool starting = name.ends_with(kStartingSuffix);
-    if (!starting && (!name.ends_with(kRunSuffix) || stem(name, kRunSuffix) == run_)) continue;
+    if (!name.ends_with(kRunSuffix) || stem(name, kRunSuffix) == run_) continue;
     auto fd = files.open(directory_->fd(), name, O_RDWR, 0);
     if (!fd.ok()) continue;
     DeadRun d{stem(name, kRunSuffix), OwnedFd(files, *fd), true, {}};
     auto locked = files.try_lock(d.lock.get());
-    if (starting || !locked.ok() || !*locked) continue;  // it lives, or is about to
+    if (!locked.ok() || !*locked) continue;  // it lives
     if (const auto payload = read_table<fbs::RunMark>(*directory_, name, FrameKind::kRun, tag_))
       d.this_boot = text_of(flatbuffers::GetRoot<fbs::RunMark>(payload->data())->boot()) == boot_id_;
     dead.emplace(d.run, std::move(d));
@@ -212,7 +214,7 @@ Status Probation::begin_run(int64_t now) {
   flatbuffers::FlatBufferBuilder b;
   b.Finish(fbs::CreateRunMarkDirect(b, run, boot_id_.c_str(), ::getpid(), now));
   // Locked before it gets the name that scans look for: no scan can take a living process for a dead one.
-  const std::string starting = std::string(run) + std::string(kStartingSuffix);
+  const std::string starting = Directory::temporary_name();
   NICHE_RETURN_IF_ERROR(write(starting, FrameKind::kRun, {b.GetBufferPointer(), b.GetSize()}));
   Files& files = directory_->files();
   auto fd = files.open(directory_->fd(), starting, O_RDWR, 0);
@@ -220,8 +222,7 @@ Status Probation::begin_run(int64_t now) {
   OwnedFd held(files, *fd);
   auto locked = files.try_lock(held.get());
   if (!locked.ok()) return locked.status();
-  if (!*locked)
-    return dispatch::busy("run mark " + starting + " is held by another process; call begin_run again");
+  if (!*locked) return dispatch::busy("run mark " + starting + " is held by another process");
   NICHE_RETURN_IF_ERROR(files.rename(directory_->fd(), starting, std::string(run) + std::string(kRunSuffix)));
   NICHE_RETURN_IF_ERROR(files.sync(directory_->fd()));
   run_lock_ = std::move(held);

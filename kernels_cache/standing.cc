@@ -48,17 +48,15 @@ KernelRef kernel_ref(const KernelRecord& r) { return {kernel_id(r), r.definition
 
 StandingStore::StandingStore(std::optional<Directory> directory, std::optional<Directory> shipped,
                              const EnvironmentTag& tag)
-    : directory_(std::move(directory)), shipped_(std::move(shipped)), tag_(tag) {
-  refresh();
-}
+    : directory_(std::move(directory)), shipped_(std::move(shipped)), tag_(tag) {}
 
-void StandingStore::refresh() {
+Status StandingStore::refresh() {
   const std::lock_guard lock(mutex_);
   std::unordered_map<KernelId, StandingState, KernelIdHash> found;
   for (const auto* directory : {&directory_, &shipped_}) {
     if (!*directory) continue;
     auto names = (*directory)->list();
-    if (!names.ok()) return;  // keeps what it knows
+    if (!names.ok()) return names.status();
     for (const std::string& name : *names) {
       const size_t dot = name.find('.');
       const auto id = KernelId::from_hex(std::string_view(name).substr(0, dot));
@@ -75,12 +73,20 @@ void StandingStore::refresh() {
     known = std::max(known, change.state);
     if (write(change).ok()) unsaved_.erase(change.kernel.id);
   }
+  return {};
 }
 
 StandingState StandingStore::state(const KernelId& id) const {
   const std::lock_guard lock(mutex_);
   const auto it = states_.find(id);
-  return it == states_.end() ? StandingState::kClear : it->second;
+  const StandingState known = it == states_.end() ? StandingState::kClear : it->second;
+  return suspects_.contains(id) ? std::max(known, StandingState::kHeld) : known;
+}
+
+void StandingStore::set_suspects(const std::vector<KernelRef>& kernels) {
+  const std::lock_guard lock(mutex_);
+  suspects_.clear();
+  for (const KernelRef& k : kernels) suspects_.insert(k.id);
 }
 
 Status StandingStore::quarantine(const KernelRef& kernel, const std::string& reason, int64_t now) {
@@ -97,9 +103,10 @@ Status StandingStore::hold(const KernelRef& kernel, const std::string& reason, c
   std::string last_run;
   const int times = state == StandingState::kClear ? 0 : read(kernel.id, state, &last_run).times_held;
   if (state == StandingState::kHeld && last_run == run) return {};
-  if (times >= 1)
-    return apply({kernel, StandingState::kQuarantined, "held a second time: " + reason, run, times + 1, now});
-  return apply({kernel, StandingState::kHeld, reason, run, 1, now});
+  if (times + 1 >= kHoldsMax)
+    return apply({kernel, StandingState::kQuarantined,
+                  "held " + std::to_string(times + 1) + " times: " + reason, run, times + 1, now});
+  return apply({kernel, StandingState::kHeld, reason, run, times + 1, now});
 }
 
 Status StandingStore::apply(const Change& change) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kernels_cache/entry_file.h"
@@ -21,9 +22,10 @@ namespace niche::kernels_cache {
 
 enum class StandingState : uint8_t {
   kClear = 0,    // nothing against it
-  kCleared,      // was held once and passed re-verification
+  kCleared,      // was held and passed re-verification
   kHeld,         // was on probation in a process that ended badly: must be verified again before it serves
-  kQuarantined,  // a fault, mismatch or regression on live traffic, or held a second time: never again here
+  kQuarantined,  // a fault, mismatch or regression on live traffic, or held for the third time: never again
+                 // here
 };
 const char* standing_name(StandingState state);
 
@@ -46,26 +48,33 @@ KernelRef kernel_ref(const KernelRecord& record);
 class StandingStore {
  public:
   static constexpr size_t kStandingMax = 16'384;
+  static constexpr int kHoldsMax = 3;
 
   // `directory` is written to; absent in a read-only cache without a state directory: then writes return
-  // kUnsupported. `shipped` is what came with a read-only cache; it is read too.
+  // kUnsupported. `shipped` is what came with a read-only cache; it is read too. Nothing
+  // is known before the first refresh().
   StandingStore(std::optional<Directory> directory, std::optional<Directory> shipped,
                 const EnvironmentTag& tag);
 
   StandingState state(const KernelId& id) const;
   dispatch::Status quarantine(const KernelRef& kernel, const std::string& reason, int64_t now_unix_ns);
-  // `run`: whose unclean end it was; the same run never counts twice. A second hold becomes a quarantine.
+  // `run`: whose unclean end it was; the same run never counts twice. The third hold becomes a quarantine: a
+  // crash is seldom attributed, so one is suspicion, and three are a crash loop.
   dispatch::Status hold(const KernelRef& kernel, const std::string& reason, const std::string& run,
                         int64_t now_unix_ns);
   // After re-verification. kNotFound: it was not held.
   dispatch::Status clear_hold(const KernelRef& kernel, int64_t now_unix_ns);
+  // Held in this process alone, until the next call: kernels whose marks another process is reading right
+  // now.
+  void set_suspects(const std::vector<KernelRef>& kernels);
   // Forgets everything about it (an operator's decision, or age).
   dispatch::Status forget(const KernelId& id);
 
   std::vector<Standing> list() const;  // reads each file: for people
   std::optional<Standing> find(const KernelId& id) const;
-  void refresh();  // sees what other processes wrote, and writes again what the disk refused; one directory
-                   // listing
+  // Sees what other processes wrote, and writes again what the disk refused; one directory listing. kIo: what
+  // was known before stays.
+  dispatch::Status refresh();
   uint64_t dropped() const;
 
  private:
@@ -86,6 +95,7 @@ class StandingStore {
   mutable std::mutex mutex_;
   std::unordered_map<KernelId, StandingState, KernelIdHash> states_;
   std::unordered_map<KernelId, Change, KernelIdHash> unsaved_;  // the disk refused; tried again by refresh()
+  std::unordered_set<KernelId, KernelIdHash> suspects_;
   uint64_t dropped_ = 0;
 };
 

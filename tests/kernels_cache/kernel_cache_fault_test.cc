@@ -151,6 +151,27 @@ TEST_F(KernelCacheFault, AReadErrorIsAMissAndTheEntryIsNotForgotten) {
   EXPECT_TRUE(cache->load(kernel_id(test_record(1))));
 }
 
+TEST_F(KernelCacheFault, ADirectoryWhoseStandingsCannotBeReadIsNotUsed) {
+  const std::string root = scratch_.path() + "/cache";
+  { ASSERT_TRUE(open(faulty_options(root))->commit(test_record(1)).ok()); }
+  files_.fail_reads(true);
+  EXPECT_EQ(KernelCache::open(faulty_options(root)).status().code(), dispatch::Code::kIo);
+}
+
+TEST_F(KernelCacheFault, AnEntryTheDiskFailedForIsReadAgainLater) {
+  const std::string root = scratch_.path() + "/cache";
+  auto cache = open(faulty_options(root));
+  {
+    CacheOptions o = options();
+    o.root = root;
+    ASSERT_TRUE(open(o)->commit(test_record(1)).ok());
+  }
+  files_.fail_contents(true);
+  EXPECT_TRUE(cache->refresh().added.empty());
+  files_.fail_contents(false);
+  EXPECT_EQ(cache->refresh().added.size(), 1u);
+}
+
 TEST_F(KernelCacheFault, AQuarantineThatCannotBeWrittenHoldsAndIsWrittenLater) {
   const std::string root = scratch_.path() + "/cache";
   auto cache = open(faulty_options(root));

@@ -391,16 +391,40 @@ TEST_F(KernelCacheTest, WithoutACompilerTheDirectoryUsedLastIsTaken) {
   EXPECT_EQ(KernelCache::open(o).status().code(), dispatch::Code::kNotFound);
 }
 
-TEST_F(KernelCacheTest, ADirectoryWhoseEnvironmentFileDiffersIsRefused) {
+TEST_F(KernelCacheTest, ADamagedEnvironmentFileIsWrittenAgain) {
   std::string file;
-  { file = open()->home().path() + "/environment.txt"; }
-  auto text = bytes_of(file);
-  text.replace(text.find("g++ 12.2.0"), 10, "g++ 99.9.9");
-  write_bytes(file, text);
-  auto refused = KernelCache::open(options());
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.status().message().find("compiler: 'g++ 99.9.9' != 'g++ 12.2.0'"), std::string::npos)
-      << refused.status().to_string();
+  {
+    auto cache = open();
+    file = cache->home().path() + "/environment.txt";
+    ASSERT_TRUE(cache->commit(test_record(1)).ok());
+  }
+  const std::string whole = bytes_of(file);
+  write_bytes(file, "compiler: g++ 99");
+  EXPECT_TRUE(open()->load(kernel_id(test_record(1))));
+  EXPECT_EQ(bytes_of(file), whole);
+  // A process without a compiler cannot tell what such a directory is for, and leaves it.
+  write_bytes(file, "compiler: g++ 99");
+  auto o = options();
+  o.environment.compiler.clear();
+  o.access = Access::kReadOnly;
+  EXPECT_EQ(KernelCache::open(o).status().code(), dispatch::Code::kNotFound);
+}
+
+TEST_F(KernelCacheTest, ADirectoryUnderAnotherEnvironmentsNameServesNothing) {
+  std::string other_home;
+  auto o = options();
+  o.environment.driver = "other";
+  {
+    auto other = open(o);
+    ASSERT_TRUE(other->commit(test_record(1)).ok());
+    ASSERT_TRUE(other->flush().ok());
+    other_home = other->home().path();
+  }
+  std::filesystem::rename(other_home, scratch_.path() + "/cache/" + test_environment().directory_name());
+  auto cache = open();
+  EXPECT_TRUE(cache->all().empty());
+  EXPECT_FALSE(cache->load(kernel_id(test_record(1))));
+  EXPECT_GE(misses(*cache, MissReason::kForeign), 1u);
 }
 
 TEST_F(KernelCacheTest, ReadOnlyOfNothingIsNotFound) {

@@ -169,6 +169,9 @@ TEST_F(ProbationTest, WhileAnotherScansMarkedKernelsWait) {
   EXPECT_FALSE(report.complete);
   ASSERT_EQ(report.held.size(), 1u);
   EXPECT_EQ(report.held[0].id, kKernel.id);
+  EXPECT_EQ(cache->standings().state(kKernel.id), StandingState::kHeld);
+  cache->refresh();
+  EXPECT_EQ(cache->standings().state(kKernel.id), StandingState::kHeld) << "also after a refresh";
   posix_files().close(*scanner);
   report = cache->probation().startup_scan(cache->standings(), now_);
   EXPECT_TRUE(report.complete);
@@ -189,18 +192,22 @@ TEST_F(ProbationTest, ADamagedMarkStillNamesItsKernel) {
   EXPECT_EQ(cache->standings().state(kKernel.id), StandingState::kHeld);
 }
 
-TEST_F(ProbationTest, AKernelHeldTwiceIsQuarantined) {
+TEST_F(ProbationTest, AKernelHeldForTheThirdTimeIsQuarantined) {
+  for (int time = 1; time <= StandingStore::kHoldsMax; ++time) {
+    auto cache = open();
+    StandingStore& standings = cache->standings();
+    const std::string run = "run-" + std::to_string(time);
+    ASSERT_TRUE(standings.hold(kKernel, "crash", run, now_).ok());
+    ASSERT_TRUE(standings.hold(kKernel, "crash", run, now_).ok());  // the same end, seen twice
+    if (time == StandingStore::kHoldsMax) break;
+    EXPECT_EQ(standings.state(kKernel.id), StandingState::kHeld);
+    EXPECT_EQ(standings.find(kKernel.id)->times_held, time);
+    ASSERT_TRUE(standings.clear_hold(kKernel, now_).ok());
+    EXPECT_EQ(standings.state(kKernel.id), StandingState::kCleared);
+  }
   auto cache = open();
-  StandingStore& standings = cache->standings();
-  ASSERT_TRUE(standings.hold(kKernel, "crash", "run-1", now_).ok());
-  ASSERT_TRUE(standings.hold(kKernel, "crash", "run-1", now_).ok());  // the same end, seen twice
-  EXPECT_EQ(standings.state(kKernel.id), StandingState::kHeld);
-  ASSERT_TRUE(standings.clear_hold(kKernel, now_).ok());
-  EXPECT_EQ(standings.state(kKernel.id), StandingState::kCleared);
-  cache = open();
-  ASSERT_TRUE(cache->standings().hold(kKernel, "crash again", "run-2", now_).ok());
   EXPECT_EQ(cache->standings().state(kKernel.id), StandingState::kQuarantined);
-  EXPECT_EQ(open()->standings().find(kKernel.id)->reason, "held a second time: crash again");
+  EXPECT_EQ(cache->standings().find(kKernel.id)->reason, "held 3 times: crash");
 }
 
 TEST_F(ProbationTest, ADamagedQuarantineStillCondemns) {

@@ -142,7 +142,8 @@ class FaultyFiles final : public Files {
     error_ = std::move(error);
   }
   int steps() const { return steps_; }
-  void fail_reads(bool on) { fail_reads_ = on; }
+  void fail_contents(bool on) { fail_contents_ = on; }  // reads of files
+  void fail_reads(bool on) { fail_listings_ = fail_contents_ = on; }
 
   dispatch::Result<int> open(int dir, const std::string& name, int flags, mode_t mode) override {
     const bool writes = (flags & O_CREAT) != 0;
@@ -173,7 +174,7 @@ class FaultyFiles final : public Files {
     return real_.write(fd, data, std::min<size_t>(bytes, 1500));  // short writes are the rule here
   }
   dispatch::Result<size_t> read_at(int fd, void* data, size_t bytes, int64_t offset) override {
-    if (fail_reads_) return dispatch::io_error("read: Input/output error");
+    if (fail_contents_) return dispatch::io_error("read: Input/output error");
     return real_.read_at(fd, data, bytes, offset);
   }
   dispatch::Status sync(int fd) override {
@@ -198,7 +199,7 @@ class FaultyFiles final : public Files {
     return real_.remove(dir, name);
   }
   dispatch::Result<std::vector<std::string>> list(int dir) override {
-    if (fail_reads_) return dispatch::io_error("readdir: Input/output error");
+    if (fail_listings_) return dispatch::io_error("readdir: Input/output error");
     return real_.list(dir);
   }
   dispatch::Result<bool> try_lock(int fd) override { return real_.try_lock(fd); }
@@ -254,7 +255,7 @@ class FaultyFiles final : public Files {
   Files& real_ = posix_files();
   Fault fault_ = Fault::kNone;
   int at_ = 0, steps_ = 0;
-  bool fail_reads_ = false;
+  bool fail_listings_ = false, fail_contents_ = false;
   std::string error_;
   std::map<int, std::pair<int, std::string>> opened_;
   std::set<std::pair<int, std::string>> unsynced_;
