@@ -106,6 +106,11 @@ NICHE_INLINE float hsum(f32x8 v) {
   s += __builtin_shufflevector(s, s, 2, 3, 0, 1);
   return s[0] + s[1];
 }
+NICHE_INLINE f32x8 hsum8(const f32x8* v) {  // lane k: the sum of v[k]
+  const f32x8 a = __builtin_ia32_haddps256(__builtin_ia32_haddps256(v[0], v[1]), __builtin_ia32_haddps256(v[2], v[3]));
+  const f32x8 b = __builtin_ia32_haddps256(__builtin_ia32_haddps256(v[4], v[5]), __builtin_ia32_haddps256(v[6], v[7]));
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
 NICHE_INLINE float hmax(f32x8 v) {
   f32x4 s = vmax(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7));
   s = vmax(s, __builtin_shufflevector(s, s, 2, 3, 0, 1));
@@ -200,6 +205,12 @@ NICHE_INLINE f32x8 half(f32x16 v, int which) {
                : __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 NICHE_INLINE float hsum(f32x16 v) { return hsum(half(v, 0) + half(v, 1)); }
+NICHE_INLINE f32x8 hsum8(const f32x16* v) {
+  f32x8 h[8];
+#pragma GCC unroll 8
+  for (int k = 0; k < 8; ++k) h[k] = half(v[k], 0) + half(v[k], 1);
+  return hsum8(h);
+}
 NICHE_INLINE float hmax(f32x16 v) { return hmax(vmax(half(v, 0), half(v, 1))); }
 NICHE_INLINE unsigned short first_lanes(int n) { return (unsigned short)((1u << n) - 1); }
 NICHE_INLINE f32x16 load_part(const float* p, int n, f32x16) {
@@ -292,11 +303,10 @@ template <class F> NICHE_INLINE void store_n(bf16* p, F v, int n) { store_part16
 // costs half of what widening in order does. Good for reductions, and where all operands are taken as pairs.
 template <int W> struct Pair { vf<W> a, b; };
 template <int W> NICHE_INLINE Pair<W> load2(const float* p) { return {load<W>(p), load<W>(p + W)}; }
-template <int W> NICHE_INLINE Pair<W> load2(const bf16* p) {
-  typedef typename VecOf<W>::U U;
-  const U u = load_as<U>(p);
+template <int W> NICHE_INLINE Pair<W> widen_pair(typename VecOf<W>::U u) {
   return {(vf<W>)(u << 16), (vf<W>)(u & 0xffff0000u)};
 }
+template <int W> NICHE_INLINE Pair<W> load2(const bf16* p) { return widen_pair<W>(load_as<typename VecOf<W>::U>(p)); }
 template <int W> NICHE_INLINE typename VecOf<W>::U narrow_pair(Pair<W> v) {
   typedef typename VecOf<W>::U U;
 #if defined(__AVX512BF16__) && !defined(__clang__)

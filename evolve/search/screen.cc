@@ -31,10 +31,9 @@ std::vector<Proposal> Screen::pool(const Tree& tree, Moves& moves, const Batch& 
 
 std::optional<Proposal> Screen::pick(const Tree& tree, Moves& moves, const Batch& batch) {
   if (tree.best() == kNoNode) return std::nullopt;
-  const int outcomes = tree.size() - tree.in_flight();
-  if (outcomes != fitted_outcomes_) {
+  if (tree.revision() != fitted_revision_) {
     model_.fit(tree, moves.rng());
-    fitted_outcomes_ = outcomes;
+    fitted_revision_ = tree.revision();
   }
   const double incumbent = std::log(tree.node(tree.best()).cost);
   const double kappa =

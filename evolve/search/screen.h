@@ -29,7 +29,7 @@ class Screen {
 
   ScreenOptions options_;
   SurrogateModel model_;
-  int fitted_outcomes_ = -1;
+  int64_t fitted_revision_ = -1;
 };
 
 }  // namespace niche::evolve::search

@@ -14,6 +14,7 @@ int Tree::add(Node node) {
 }
 
 void Tree::set_outcome(int id, Outcome outcome, double cost) {
+  ++revision_;
   Node& n = nodes_[static_cast<size_t>(id)];
   valid_ += (outcome == Outcome::kValid) - (n.outcome == Outcome::kValid);
   failed_ += (outcome == Outcome::kFailed) - (n.outcome == Outcome::kFailed);

@@ -48,6 +48,8 @@ class Tree {
   int best() const { return best_; }  // the valid node of the smallest cost; the first of equals
   int valid_count() const { return valid_; }
   int failed_count() const { return failed_; }
+  // Grows with every outcome that is set: what was learnt from the tree at one revision holds until the next.
+  int64_t revision() const { return revision_; }
   int in_flight() const { return size() - valid_ - failed_; }
   // Ids of the `n` best valid nodes, best first. O(size log size).
   std::vector<int> elites(int n) const;
@@ -57,6 +59,7 @@ class Tree {
   std::vector<Node> nodes_;
   std::unordered_map<std::string, int> by_key_;
   int best_ = kNoNode, valid_ = 0, failed_ = 0;
+  int64_t revision_ = 0;
 };
 
 }  // namespace niche::evolve::search

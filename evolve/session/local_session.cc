@@ -10,7 +10,8 @@
 namespace niche::evolve {
 namespace {
 
-constexpr int kSessionsKept = 2000;  // some 200 kB each
+constexpr int kSessionsKept = 1000;
+constexpr int64_t kStoreBytesMax = int64_t{256} << 20;
 
 }  // namespace
 
@@ -54,7 +55,7 @@ dispatch::Result<SessionEvent> run_local_session(SessionRequest request, LocalSe
       if (!opened->damage.ok() && options.log)
         options.log(opened->damage.to_string() + "; using " + opened->store->path());
       store = std::move(opened->store);
-      if (auto s = store->prune(kSessionsKept); !s.ok() && options.log)
+      if (auto s = store->prune(kSessionsKept, kStoreBytesMax); !s.ok() && options.log)
         options.log("prune: " + s.to_string());
     }
   }

@@ -28,7 +28,6 @@ class Recorder {
              const std::vector<RenderedPoint>& rendered) {
     if (!recording()) return;
     std::vector<store::NodeRow> rows;
-    std::vector<std::string> sources;
     for (int id = first; id < tree.size(); ++id) {
       const search::Node& n = tree.node(id);
       const RenderedPoint& r = rendered[static_cast<size_t>(id - first)];
@@ -42,15 +41,20 @@ class Recorder {
       row.point_json = point_to_json(space, n.candidate);
       row.source_hash = r.text_hash;
       rows.push_back(std::move(row));
-      sources.push_back(r.source.text);
     }
-    keep(store_->add_nodes(session_, rows, sources));
+    keep(store_->add_nodes(session_, rows));
+  }
+  // The source of a candidate that was judged. Screened ones can be rendered again from family and point.
+  void source(const std::string& text) {
+    if (!recording()) return;
+    auto hash = store_->put_blob(text);
+    if (!hash.ok()) keep(hash.status());
   }
   void evaluations(const std::vector<store::EvaluationRow>& rows) {
     if (recording() && !rows.empty()) keep(store_->add_evaluations(session_, rows));
   }
-  void end(const std::string& reason, int64_t unix_ns) {
-    if (recording()) keep(store_->end_session(session_, reason, unix_ns));
+  void end(const std::string& state, const std::string& reason, int64_t unix_ns) {
+    if (recording()) keep(store_->set_session_state(session_, state, reason, unix_ns));
   }
   // Why recording ended; OK while it goes on, or where there is no store.
   const dispatch::Status& status() const { return status_; }

@@ -15,7 +15,7 @@ struct SessionRow {
   std::string arch;               // "cpu.avx2"
   std::string problems_json;      // the seen problems, with weights
   std::string request_json;       // budget, policy, seed, warm start: all that a resumed session needs
-  std::string state = "running";  // "running", "done"; a session that died stays "running"
+  std::string state = "running";  // "stopped": may be resumed; "done". One that died stays "running"
   std::string reason;             // why it ended
   int64_t started_unix_ns = 0;
   int64_t ended_unix_ns = 0;

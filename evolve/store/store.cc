@@ -3,6 +3,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "kernels_cache/sha256.h"
 
 namespace niche::evolve::store {
@@ -130,27 +132,22 @@ Status Store::begin_session(const SessionRow& r) {
   return t.commit();
 }
 
-Status Store::end_session(const std::string& id, const std::string& reason, int64_t unix_ns) {
-  auto s = db_->prepare("UPDATE sessions SET state='done', reason=?, ended_unix_ns=? WHERE id=?");
+Status Store::set_session_state(const std::string& id, const std::string& state, const std::string& reason,
+                                int64_t ended_unix_ns) {
+  auto s = db_->prepare("UPDATE sessions SET state=?, reason=?, ended_unix_ns=? WHERE id=?");
   if (!s.ok()) return s.status();
-  return s->bind(reason).bind(unix_ns).bind(id).run();
+  return s->bind(state).bind(reason).bind(ended_unix_ns).bind(id).run();
 }
 
-Status Store::add_nodes(const std::string& session, std::span<const NodeRow> nodes,
-                        std::span<const std::string> sources) {
+Status Store::add_nodes(const std::string& session, std::span<const NodeRow> nodes) {
   Transaction t(*db_);
   NICHE_RETURN_IF_ERROR(t.status());
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const NodeRow& n = nodes[i];
+  for (const NodeRow& n : nodes) {
     auto s = db_->prepare("INSERT INTO nodes VALUES(?,?,?,?,?,?,?,?,?,?,?)");
     if (!s.ok()) return s.status();
     s->bind(session).bind(n.id).bind_id(n.parent).bind_id(n.second_parent).bind(n.batch).bind(n.made_by);
     s->bind(n.family).bind(n.point_json).bind(n.source_hash).bind(n.outcome).bind(n.cost);
     NICHE_RETURN_IF_ERROR(s->run());
-    if (i >= sources.size() || sources[i].empty()) continue;
-    auto b = db_->prepare("INSERT OR IGNORE INTO blobs VALUES(?,?)");
-    if (!b.ok()) return b.status();
-    NICHE_RETURN_IF_ERROR(b->bind(n.source_hash).bind_blob(sources[i]).run());
   }
   return t.commit();
 }
@@ -172,18 +169,36 @@ Status Store::add_evaluations(const std::string& session, std::span<const Evalua
   return t.commit();
 }
 
-Status Store::prune(int sessions_max) {
+Result<std::string> Store::put_blob(std::string_view bytes) {
+  std::string hash = kernels_cache::to_hex(kernels_cache::sha256(bytes));
+  auto s = db_->prepare("INSERT OR IGNORE INTO blobs VALUES(?,?)");
+  if (!s.ok()) return s.status();
+  NICHE_RETURN_IF_ERROR(s->bind(hash).bind_blob(bytes).run());
+  return hash;
+}
+
+Status Store::prune(int sessions_max, int64_t bytes_max) {
   Transaction t(*db_);
   NICHE_RETURN_IF_ERROR(t.status());
-  const std::string old =
-      "(SELECT id FROM sessions WHERE state='done' ORDER BY started_unix_ns DESC LIMIT -1 OFFSET " +
-      std::to_string(sessions_max) + ")";
-  const std::string sql = "DELETE FROM evaluations WHERE session IN " + old +
-                          "; DELETE FROM nodes WHERE session IN " + old +
-                          "; DELETE FROM sessions WHERE id IN " + old +
-                          "; DELETE FROM blobs WHERE hash NOT IN (SELECT source_hash FROM nodes)";
-  NICHE_RETURN_IF_ERROR(db_->exec(sql.c_str()));
-  return t.commit();
+  auto sessions = db_->scalar("SELECT count(*) FROM sessions");
+  if (!sessions.ok()) return sessions.status();
+  for (int64_t keep = std::min<int64_t>(*sessions, sessions_max);; keep /= 2) {
+    keep = std::max<int64_t>(keep, 1);
+    const std::string old = "(SELECT id FROM sessions ORDER BY started_unix_ns DESC, id LIMIT -1 OFFSET " +
+                            std::to_string(keep) + ")";
+    const std::string sql = "DELETE FROM evaluations WHERE session IN " + old +
+                            "; DELETE FROM nodes WHERE session IN " + old +
+                            "; DELETE FROM sessions WHERE id IN " + old +
+                            "; DELETE FROM blobs WHERE hash NOT IN (SELECT source_hash FROM nodes)";
+    if (keep < *sessions) NICHE_RETURN_IF_ERROR(db_->exec(sql.c_str()));
+    // Freed pages are used again before the file grows: what counts is what is in use.
+    auto pages = db_->scalar("PRAGMA page_count");
+    auto free_pages = db_->scalar("PRAGMA freelist_count");
+    auto page_bytes = db_->scalar("PRAGMA page_size");
+    for (const auto* r : {&pages, &free_pages, &page_bytes})
+      if (!r->ok()) return r->status();
+    if (keep == 1 || (*pages - *free_pages) * *page_bytes <= bytes_max) return t.commit();
+  }
 }
 
 Result<std::string> Store::blob(const std::string& hash) {

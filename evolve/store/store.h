@@ -47,19 +47,23 @@ class Store {
 
   // ---- writing
   dispatch::Status begin_session(const SessionRow& row);  // kBusy: the id is taken
-  dispatch::Status end_session(const std::string& id, const std::string& reason, int64_t unix_ns);
-  // One proposed batch with its sources (same order; an empty source keeps none). All or nothing.
-  dispatch::Status add_nodes(const std::string& session, std::span<const NodeRow> nodes,
-                             std::span<const std::string> sources);
+  // "running", "stopped" (it may be resumed) or "done".
+  dispatch::Status set_session_state(const std::string& id, const std::string& state,
+                                     const std::string& reason, int64_t ended_unix_ns);
+  // One proposed batch. All or nothing.
+  dispatch::Status add_nodes(const std::string& session, std::span<const NodeRow> nodes);
   // The results of one screen, or of one judge. Sets the nodes' outcome and cost. All or nothing.
   dispatch::Status add_evaluations(const std::string& session, std::span<const EvaluationRow> rows);
-  // Forgets all but the newest `sessions_max` ended sessions, and blobs that nothing names any more.
-  dispatch::Status prune(int sessions_max);
+  // Keeps bytes by their SHA-256, which it gives back in hex.
+  dispatch::Result<std::string> put_blob(std::string_view bytes);
+  // Forgets all but the newest `sessions_max` sessions, and more of the oldest while the rest takes more than
+  // `bytes_max`; then blobs that nothing names any more. The newest session always stays.
+  dispatch::Status prune(int sessions_max, int64_t bytes_max);
 
   // ---- reading
   dispatch::Result<SessionRow> session(const std::string& id);
   dispatch::Result<std::vector<SessionRow>> sessions(int limit);  // newest first
-  // The newest session of this Definition that did not end; kNotFound: none.
+  // The newest session of this Definition that may be resumed (killed, or stopped); kNotFound: none.
   dispatch::Result<SessionRow> unfinished(const std::string& definition);
   dispatch::Result<std::vector<NodeRow>> nodes(const std::string& session);
   dispatch::Result<std::vector<EvaluationRow>> evaluations(const std::string& session);  // in order

@@ -71,7 +71,7 @@ Result<SessionRow> Store::session(const std::string& id) {
 Result<std::vector<SessionRow>> Store::sessions(int limit) { return query_sessions("?1=?1", "", limit); }
 
 Result<SessionRow> Store::unfinished(const std::string& definition) {
-  auto rows = query_sessions("definition=?1 AND state='running'", definition, 1);
+  auto rows = query_sessions("definition=?1 AND state IN ('running','stopped')", definition, 1);
   if (!rows.ok()) return rows.status();
   if (rows->empty())
     return dispatch::not_found("store " + path() + ": no unfinished session of " + definition);

@@ -35,21 +35,21 @@ constexpr int kWorkerFd = 3;
 // Variables that a compiler, a library or a sanitizer may need. Whatever else the server's environment holds
 // (keys, tokens, addresses) does not reach a process in which candidates run.
 bool harmless(std::string_view entry) {
-  constexpr std::array<std::string_view, 15> kNames{"PATH=",
-                                                    "HOME=",
-                                                    "TMPDIR=",
-                                                    "LANG=",
-                                                    "LC_ALL=",
-                                                    "TZ=",
-                                                    "LD_LIBRARY_PATH=",
-                                                    "OMP_NUM_THREADS=",
-                                                    "MKL_NUM_THREADS=",
-                                                    "ASAN_OPTIONS=",
-                                                    "TSAN_OPTIONS=",
-                                                    "UBSAN_OPTIONS=",
-                                                    "CXX=",
-                                                    "CCACHE_DISABLE=",
-                                                    "GCOV_PREFIX="};
+  constexpr std::array kNames{std::string_view("PATH="),
+                              std::string_view("HOME="),
+                              std::string_view("TMPDIR="),
+                              std::string_view("LANG="),
+                              std::string_view("LC_ALL="),
+                              std::string_view("TZ="),
+                              std::string_view("LD_LIBRARY_PATH="),
+                              std::string_view("OMP_NUM_THREADS="),
+                              std::string_view("MKL_NUM_THREADS="),
+                              std::string_view("CXX="),
+                              std::string_view("ASAN_OPTIONS="),
+                              std::string_view("TSAN_OPTIONS="),
+                              std::string_view("UBSAN_OPTIONS="),
+                              std::string_view("CUDA_VISIBLE_DEVICES="),
+                              std::string_view("HIP_VISIBLE_DEVICES=")};
   for (std::string_view name : kNames)
     if (entry.starts_with(name)) return true;
   return false;
@@ -66,11 +66,11 @@ class WorkerProcess {
  public:
   static Result<std::shared_ptr<WorkerProcess>> start(const WorkerOptions& options, int socket) {
     auto self = std::make_shared<WorkerProcess>();
-    std::promise<int> spawned;
-    auto error = spawned.get_future();
-    self->thread_ = new std::thread([self = self.get(), &options, socket, &spawned] {
+    const auto spawned = std::make_shared<std::promise<int>>();
+    auto error = spawned->get_future();
+    self->thread_ = new std::thread([self = self.get(), &options, socket, spawned] {
       const int rc = self->spawn(options, socket);
-      spawned.set_value(rc);  // `options` and `spawned` are gone after this
+      spawned->set_value(rc);  // `options` and `socket` may be gone after this
       if (rc == 0) self->wait_for_end();
     });
     if (const int rc = error.get(); rc != 0) {

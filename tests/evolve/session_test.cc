@@ -7,6 +7,7 @@
 
 #include "evolve/definition_json.h"
 #include "evolve/session/judge_plan.h"
+#include "evolve/session/objective.h"
 #include "evolve/session/session_json.h"
 #include "evolve/session/warm_start.h"
 #include "tests/evolve/fake_evaluator.h"
@@ -334,7 +335,22 @@ TEST_F(SessionTest, ACrashedSessionResumesToTheSameTree) {
   ASSERT_TRUE(a.ok() && b.ok());
   ASSERT_EQ(a->size(), b->size());
   for (size_t i = 0; i < a->size(); ++i) EXPECT_EQ((*a)[i].point_json, (*b)[i].point_json);
-  EXPECT_EQ(store_->session("s2")->state, "done");
+  EXPECT_NE(store_->session("s2")->state, "running");
+}
+
+TEST_F(SessionTest, AStoppedSessionGoesOnWithANewBudget) {
+  open_store();
+  request_.evaluations_max = 20;
+  EXPECT_EQ(run().reason, "evaluations");
+  EXPECT_EQ(store_->session("s1")->state, "stopped");
+  request_.resume = true;
+  request_.evaluations_max = 40;
+  request_.session_id = "ignored";
+  const SessionEvent last = run();
+  EXPECT_EQ(last.tried, 40);
+  EXPECT_EQ(world_.screened.size(), 40u);  // nothing was evaluated twice
+  EXPECT_EQ(store_->session("s1")->evaluations, 40 + static_cast<int>(world_.judged.size()));
+  EXPECT_EQ(store_->session("ignored").status().code(), Code::kNotFound);
 }
 
 TEST_F(SessionTest, ResumeWithoutAnUnfinishedSessionBeginsOne) {
@@ -357,9 +373,12 @@ TEST_F(SessionTest, TheStoreTellsTheWholeStory) {
   int faster = 0;
   for (const auto& e : *evaluations) faster += e.outcome == "faster";
   EXPECT_EQ(faster, last.kernels);
-  const auto source = store_->blob(nodes->front().source_hash);
-  ASSERT_TRUE(source.ok());
-  EXPECT_NE(source->find("extern \"C\" void toy_k("), std::string::npos);
+  for (const auto& e : *evaluations) {
+    if (e.kind != "judge") continue;
+    const auto source = store_->blob((*nodes)[static_cast<size_t>(e.node)].source_hash);
+    ASSERT_TRUE(source.ok()) << source.status().to_string();
+    EXPECT_NE(source->find("extern \"C\" void toy_k("), std::string::npos);
+  }
 }
 
 TEST_F(SessionTest, TheNextSessionOfANearProblemStartsWhereTheLastOneEnded) {
@@ -400,6 +419,20 @@ TEST(JudgePlan, SmallGainsWaitForTheEnd) {
   EXPECT_EQ(plan.next(100, false), 3);
   plan.judged(3, {}, 1);  // it failed
   EXPECT_EQ(plan.next(100, false), -1);
+}
+
+TEST(Objective, EachHeavyProblemGetsItsTurn) {
+  Objective o({0.2, 0.5, 0.01, 0.29});
+  const std::vector<double> costs{0.1, 0.2, 0.3, 0.4};
+  EXPECT_NEAR(o.of(costs), 0.02 + 0.1 + 0.003 + 0.116, 1e-12);
+  std::vector<int> turns;
+  while (o.advance()) {
+    turns.push_back(o.focus());
+    EXPECT_EQ(o.of(costs), costs[static_cast<size_t>(o.focus())]);
+  }
+  EXPECT_EQ(turns, (std::vector<int>{1, 3, 0}));  // the one of 1 % is not worth it
+  EXPECT_EQ(o.focus(), -1);
+  EXPECT_FALSE(Objective({1.0}).advance());
 }
 
 TEST(NormaliseSource, KeepsWhatCompilersSeeAlone) {

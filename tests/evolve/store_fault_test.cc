@@ -49,7 +49,8 @@ SessionRow session_row(const std::string& id) {
     e.gate = "none";
     e.cost = 1.0 + id;
     e.verdict_json = "{}";
-    if (!store.add_nodes(session, {&n, 1}, {&source, 1}).ok()) _exit(4);
+    if (!store.add_nodes(session, {&n, 1}).ok()) _exit(4);
+    if (!store.put_blob(source).ok()) _exit(7);
     if (!store.add_evaluations(session, {&e, 1}).ok()) _exit(5);
     if (write(fd, &id, sizeof id) != sizeof id) _exit(6);
   }
@@ -134,7 +135,7 @@ TEST(StoreFault, ThirtyProcessesShareOneFile) {
           evaluations[static_cast<size_t>(i)].outcome = "screened";
           evaluations[static_cast<size_t>(i)].cost = id + 1.0;
         }
-        if (const auto s = (*store)->add_nodes(session, nodes, {}); !s.ok()) _exit(4);
+        if (const auto s = (*store)->add_nodes(session, nodes); !s.ok()) _exit(4);
         if (const auto s = (*store)->add_evaluations(session, evaluations); !s.ok()) _exit(5);
       }
       _exit(0);

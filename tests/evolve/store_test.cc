@@ -61,9 +61,12 @@ class StoreTest : public testing::Test {
     return s.ok() ? std::move(*s) : nullptr;
   }
   void add(Store& store, const std::string& session, std::vector<NodeRow> nodes) {
-    std::vector<std::string> sources;
-    for (const NodeRow& n : nodes) sources.push_back("source " + std::to_string(n.id));
-    const auto s = store.add_nodes(session, nodes, sources);
+    for (const NodeRow& n : nodes) {
+      const auto hash = store.put_blob("source " + std::to_string(n.id));
+      ASSERT_TRUE(hash.ok());
+      ASSERT_EQ(*hash, n.source_hash);
+    }
+    const auto s = store.add_nodes(session, nodes);
     ASSERT_TRUE(s.ok()) << s.to_string();
   }
   static std::vector<int> ids(const dispatch::Result<std::vector<NodeRow>>& rows) {
@@ -98,7 +101,7 @@ TEST_F(StoreTest, WhatWasWrittenIsReadBackByAnotherProcessesStore) {
   EXPECT_EQ(back->evaluations, 2);
   EXPECT_EQ(back->best_cost, 0.8);
   EXPECT_EQ(back->state, "running");
-  ASSERT_TRUE(a->end_session("s1", "stagnation", 9).ok());
+  ASSERT_TRUE(a->set_session_state("s1", "done", "stagnation", 9).ok());
   EXPECT_EQ(b->session("s1")->reason, "stagnation");
   EXPECT_EQ(b->session("s1")->state, "done");
 }
@@ -112,7 +115,7 @@ TEST_F(StoreTest, ErrorsNameWhatIsMissing) {
   EXPECT_EQ(s->begin_session(session_row("s1")).code(), Code::kBusy);
   // A node of no session, an evaluation of no node: refused, and nothing of the batch stays.
   const NodeRow orphan[] = {node_row(0)};
-  EXPECT_FALSE(s->add_nodes("s2", orphan, {}).ok());
+  EXPECT_FALSE(s->add_nodes("s2", orphan).ok());
   const EvaluationRow rows[] = {evaluation(5, "screened", 1)};
   EXPECT_FALSE(s->add_evaluations("s1", rows).ok());
   EXPECT_TRUE(s->evaluations("s1")->empty());
@@ -156,32 +159,50 @@ TEST_F(StoreTest, BestPrefersTheVerified) {
   EXPECT_TRUE(s->past_bests("op", "bf16", "cpu.avx2", 1)->empty());
 }
 
-TEST_F(StoreTest, PruneKeepsTheNewestAndWhatRuns) {
+TEST_F(StoreTest, PruneKeepsTheNewest) {
   auto s = open();
   for (int i = 0; i < 5; ++i) {
     const std::string id = "s" + std::to_string(i);
     ASSERT_TRUE(s->begin_session(session_row(id, i)).ok());
     add(*s, id, {node_row(i)});
-    if (i != 0) {
-      ASSERT_TRUE(s->end_session(id, "done", i).ok());
-    }
   }
-  ASSERT_TRUE(s->prune(2).ok());
-  std::vector<std::string> left;
+  ASSERT_TRUE(s->prune(2, 1 << 30).ok());
   const auto rows = s->sessions(10);
   ASSERT_TRUE(rows.ok());
-  for (const SessionRow& r : *rows) left.push_back(r.id);
-  EXPECT_EQ(left, (std::vector<std::string>{"s4", "s3", "s0"}));  // s0 still runs
+  ASSERT_EQ(rows->size(), 2u);
+  EXPECT_EQ((*rows)[0].id, "s4");
+  EXPECT_EQ((*rows)[1].id, "s3");
   EXPECT_TRUE(s->blob(sha("source 4")).ok());
   EXPECT_EQ(s->blob(sha("source 2")).status().code(), Code::kNotFound);
+}
+
+TEST_F(StoreTest, PruneHoldsTheBytesThatItWasGiven) {
+  auto s = open();
+  for (int i = 0; i < 16; ++i) {
+    const std::string id = "s" + std::to_string(i);
+    ASSERT_TRUE(s->begin_session(session_row(id, i)).ok());
+    add(*s, id, {node_row(i)});
+    EvaluationRow e = evaluation(i, "screened", 1);
+    e.verdict_json = std::string(100'000, 'v');
+    ASSERT_TRUE(s->add_evaluations(id, {&e, 1}).ok());
+  }
+  ASSERT_TRUE(s->prune(1000, 600'000).ok());
+  const auto rows = s->sessions(100);
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ(rows->size(), 4u);
+  EXPECT_EQ(rows->front().id, "s15");
+  ASSERT_TRUE(s->prune(1000, 1).ok());
+  EXPECT_EQ(s->sessions(100)->size(), 1u);  // the newest always stays
 }
 
 TEST_F(StoreTest, UnfinishedIsTheNewestThatDidNotEnd) {
   auto s = open();
   EXPECT_EQ(s->unfinished("op.f32.N64").status().code(), Code::kNotFound);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(s->begin_session(session_row("s" + std::to_string(i), i)).ok());
-  ASSERT_TRUE(s->end_session("s2", "done", 3).ok());
+  ASSERT_TRUE(s->set_session_state("s2", "done", "", 3).ok());
   EXPECT_EQ(s->unfinished("op.f32.N64")->id, "s1");
+  ASSERT_TRUE(s->set_session_state("s2", "stopped", "wall time", 3).ok());
+  EXPECT_EQ(s->unfinished("op.f32.N64")->id, "s2");
 }
 
 TEST_F(StoreTest, ADamagedFileIsNamedAndAFreshOneOpenedBesideIt) {

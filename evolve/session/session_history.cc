@@ -1,0 +1,122 @@
+// A session's beginning: fresh, with a warm start from the store, or taken up where a process died.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "evolve/session/candidate_source.h"
+#include "evolve/session/session_impl.h"
+#include "evolve/session/session_json.h"
+#include "evolve/session/warm_start.h"
+
+namespace niche::evolve {
+
+using dispatch::Definition;
+using dispatch::Status;
+using search::Outcome;
+
+Status SessionImpl::prepare() {
+  if (space_.family_count() == 0)
+    return dispatch::unsupported("session of " + definition_->name() + ": no template family of '" +
+                                 definition_->schema().op + "' has a valid point on " +
+                                 arch_name(parts_.target));
+  if (parts_.store != nullptr && request_.resume) {
+    auto row = parts_.store->unfinished(definition_->name());
+    if (row.ok()) return take_up(*row);
+    if (row.status().code() != dispatch::Code::kNotFound) return row.status();
+  }
+  return begin();
+}
+
+// A resumed session keeps its seed, policy, batch, problems and warm start: those rule what is proposed.
+Status SessionImpl::take_up(const store::SessionRow& row) {
+  const auto stored = nlohmann::json::parse(row.request_json, nullptr, false);
+  if (!stored.is_object() || !stored.contains("request") || !stored.contains("warm"))
+    return dispatch::corrupt("store: session " + row.id + " has no readable request");
+  auto old = request_from_json(stored["request"].dump());
+  if (!old.ok()) return old.status();
+  request_.session_id = row.id;
+  request_.seed = old->seed;
+  request_.policy = old->policy;
+  request_.batch = old->batch;
+  request_.problems = old->problems;
+  costs_ = ProblemCosts(request_.problems);
+  plan_ = JudgePlan(costs_.weights(), kJudgeSecondsGuess);
+  objective_ = Objective(costs_.weights());
+  for (const auto& w : stored["warm"]) {
+    if (!w.is_object() || !w.contains("family") || !w.contains("point")) continue;
+    if (auto at = point_from_json(space_, w["family"].get<std::string>(), w["point"].dump()))
+      warm_.push_back(*at);
+  }
+  auto nodes = parts_.store->nodes(row.id);
+  if (!nodes.ok()) return nodes.status();
+  auto evaluations = parts_.store->evaluations(row.id);
+  if (!evaluations.ok()) return evaluations.status();
+  history_ = {std::move(*nodes), std::move(*evaluations)};
+  recorder_ = Recorder(parts_.store, row.id);
+  return parts_.store->set_session_state(row.id, "running", "", 0);
+}
+
+Status SessionImpl::begin() {
+  if (request_.seed == 0) request_.seed = system_entropy();
+  if (parts_.store == nullptr) return {};
+  const Definition& d = *definition_;
+  const std::string dtype(dispatch::dtype_name(d.dtype())), arch = arch_name(parts_.target);
+  const auto past = parts_.store->past_bests(d.schema().op, dtype, arch, WarmStartOptions().per_session);
+  if (past.ok()) warm_ = warm_start(space_, request_.definition_json, request_.problems, *past);
+  nlohmann::json warm = nlohmann::json::array();
+  for (const search::FamilyPoint& at : warm_)
+    warm.push_back({{"family", space_.family_name(at.family)},
+                    {"point", nlohmann::json::parse(point_to_json(space_, at))}});
+  store::SessionRow row;
+  row.id = request_.session_id;
+  row.definition = d.name();
+  row.definition_json = request_.definition_json;
+  row.op = d.schema().op;
+  row.dtype = dtype;
+  row.arch = arch;
+  row.problems_json = problems_to_json(request_.problems);
+  row.request_json =
+      nlohmann::json{{"request", nlohmann::json::parse(request_to_json(request_))}, {"warm", warm}}.dump();
+  row.started_unix_ns = parts_.clock->unix_time_ns();
+  NICHE_RETURN_IF_ERROR(parts_.store->begin_session(row));
+  recorder_ = Recorder(parts_.store, request_.session_id);
+  return {};
+}
+
+// Drives the policy over what was recorded, as if it happened now. The store's nodes rule: should this
+// build's policy propose something else than the recorded batch, the batch is taken as recorded.
+Status SessionImpl::replay() {
+  size_t next = 0, result = 0;
+  while (next < history_.nodes.size()) {
+    const int batch = history_.nodes[next].batch;
+    // A policy gives what it is asked for, until the space is exhausted and nothing follows anyway.
+    const auto count = std::count_if(history_.nodes.begin(), history_.nodes.end(),
+                                     [batch](const store::NodeRow& n) { return n.batch == batch; });
+    (void)policy_->propose(tree_, static_cast<int>(count));
+    for (; next < history_.nodes.size() && history_.nodes[next].batch == batch; ++next) {
+      const store::NodeRow& n = history_.nodes[next];
+      const auto at = point_from_json(space_, n.family, n.point_json);
+      if (!at || tree_.add({n.parent, n.second_parent, batch, n.made_by, *at}) != n.id)
+        return dispatch::unsupported("session " + request_.session_id + ": node " + std::to_string(n.id) +
+                                     " (" + n.family + ' ' + n.point_json +
+                                     ") is not of this version's space; start a new session");
+      note_source(n.id, render_point(space_, *definition_, parts_.target, *at).dedup_key);
+    }
+    batch_ = batch + 1;
+    // Results up to the first of the next batch; a judgement of an older node stands where it was made.
+    const auto end = static_cast<int>(next);
+    for (; result < history_.evaluations.size() && history_.evaluations[result].node < end; ++result) {
+      const store::EvaluationRow& row = history_.evaluations[result];
+      auto verdict = Verdict::from_json(row.verdict_json);
+      apply(row, verdict.ok() ? &*verdict : nullptr);
+      std::erase_if(twins_, [&](const auto& t) { return t.first == row.node; });
+    }
+  }
+  for (int id = 0; id < tree_.size(); ++id) {
+    const bool twin =
+        std::any_of(twins_.begin(), twins_.end(), [id](const auto& t) { return t.first == id; });
+    if (tree_.node(id).outcome == Outcome::kInFlight && !twin) unknown_.push_back(id);
+  }
+  return {};
+}
+
+}  // namespace niche::evolve

@@ -1,0 +1,115 @@
+// SessionImpl: the inside of a session (session.h): what it holds, and its steps in the order in which they
+// run.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "evolve/search/policy.h"
+#include "evolve/search/stagnation.h"
+#include "evolve/session/judge_plan.h"
+#include "evolve/session/objective.h"
+#include "evolve/session/problem_costs.h"
+#include "evolve/session/session.h"
+
+namespace niche::evolve {
+
+// What a judgement and a screen are expected to take before one was made.
+inline constexpr double kJudgeSecondsGuess = 3, kScreenSecondsGuess = 1;
+uint64_t system_entropy();  // never 0
+
+class SessionImpl final : public Session {
+ public:
+  SessionImpl(SessionRequest request, SessionParts parts, std::shared_ptr<const dispatch::OpSpec> op,
+              std::shared_ptr<const dispatch::Definition> definition)
+      : request_(std::move(request)),
+        parts_(std::move(parts)),
+        op_(std::move(op)),
+        definition_(std::move(definition)),
+        space_(parts_.families->for_op(definition_->schema().op), *definition_, parts_.target),
+        costs_(request_.problems),
+        plan_(costs_.weights(), kJudgeSecondsGuess),
+        objective_(costs_.weights()),
+        recorder_(nullptr, "") {}
+
+  dispatch::Status prepare();
+  SessionEvent run() override;
+  const std::string& id() const override { return request_.session_id; }
+  const search::Tree& tree() const override { return tree_; }
+
+ private:
+  // ---- time and ends
+  double now() const { return static_cast<double>(parts_.clock->now_ns() - started_ns_) * 1e-9; }
+  double left() const { return request_.wall_seconds_max - now(); }
+  bool stopped() const { return parts_.stop && parts_.stop(); }
+  bool keep_going() const { return left() > 0 && !stopped(); }
+  // Why the session is over; empty: it is not.
+  std::string end_reason() const;
+
+  // ---- setting up
+  dispatch::Status take_up(const store::SessionRow& row);
+  dispatch::Status begin();
+  dispatch::Status replay();
+
+  // ---- the loop
+  void run_batch();
+  bool note_source(int node, const std::string& dedup_key);
+  void apply_twins(std::vector<store::EvaluationRow>& rows);
+  // Screens nodes and applies what was found; those about which nothing was found are left for another time.
+  void screen(const std::vector<int>& nodes, std::vector<store::EvaluationRow>& rows);
+  void apply(const store::EvaluationRow& row, const Verdict* verdict);
+  void set_costs(const store::EvaluationRow& row, const Verdict* verdict);
+  void note_progress();
+  void apply_screen(int node, const Verdict& verdict, std::vector<store::EvaluationRow>& rows);
+  void judge(int node);
+  bool judge_if_due(bool last_chance);
+  // The record's file name; empty where there is no sink.
+  dispatch::Result<std::string> commit(int node, const RenderedPoint& rendered, const Judgement& judgement);
+  void count_rejection(const Verdict& verdict) {
+    if (verdict.failed_gate != Gate::kNone) ++rejected_[static_cast<size_t>(verdict.failed_gate)];
+  }
+  SessionEvent event(SessionEvent::Kind kind, std::string reason = {}) const;
+  void emit(const SessionEvent& e) const {
+    if (parts_.on_event) parts_.on_event(e);
+  }
+  std::string label(int node) const {
+    const search::FamilyPoint& at = tree_.node(node).candidate;
+    return space_.family_name(at.family) + ' ' + space_.at(at.family).describe(at.point);
+  }
+
+  SessionRequest request_;
+  SessionParts parts_;
+  std::shared_ptr<const dispatch::OpSpec> op_;
+  std::shared_ptr<const dispatch::Definition> definition_;
+  search::TemplateSpace space_;
+  ProblemCosts costs_;
+  JudgePlan plan_;
+  Objective objective_;
+  Recorder recorder_;
+  std::vector<search::FamilyPoint> warm_;
+  SessionHistory history_;
+
+  search::Tree tree_;
+  std::vector<std::vector<double>> node_costs_;  // by node, a cost a problem; empty: not valid
+  std::unique_ptr<search::Policy> policy_;
+  search::Stagnation stagnation_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::vector<ProblemBaseline> baselines_;
+  std::map<std::string, int> by_source_;  // dedup key -> node
+  std::vector<int> unknown_;              // screened without a result, or in flight when a process died
+  std::set<int> asked_twice_;
+  std::vector<std::pair<int, int>> twins_;  // node, and the one of the same source, waiting for its result
+  int64_t started_ns_ = 0;
+  int batch_ = 0, tried_ = 0, kernels_ = 0;
+  double screen_seconds_ = kScreenSecondsGuess;
+  bool exhausted_ = false, stagnant_ = false;
+  std::array<int, kGateCount> rejected_{};
+  std::string warning_;  // the first trouble that did not end the session
+};
+
+}  // namespace niche::evolve

@@ -1,0 +1,278 @@
+// A session's steps: a batch is proposed, screened and applied; a candidate is judged and committed.
+#include <algorithm>
+
+#include "evolve/session/candidate_source.h"
+#include "evolve/session/session_impl.h"
+#include "kernels_cache/sha256.h"
+
+namespace niche::evolve {
+
+using dispatch::Result;
+using dispatch::Status;
+using search::kNoNode;
+using search::Outcome;
+
+namespace {
+
+const char* outcome_name(VerdictStatus s) {
+  switch (s) {
+    case VerdictStatus::kFaster:
+      return "faster";
+    case VerdictStatus::kNotFaster:
+      return "not_faster";
+    case VerdictStatus::kAmbiguous:
+      return "ambiguous";
+    case VerdictStatus::kRejected:
+      return "failed";
+  }
+  return "failed";
+}
+
+}  // namespace
+
+void SessionImpl::run_batch() {
+  std::vector<store::EvaluationRow> rows;
+  if (!unknown_.empty()) {
+    const std::vector<int> again = std::exchange(unknown_, {});
+    screen(again, rows);
+    apply_twins(rows);
+    recorder_.evaluations(rows);
+    return;
+  }
+  const int count = std::min(request_.batch, request_.evaluations_max - tried_);
+  const auto proposals = policy_->propose(tree_, count);
+  if (proposals.empty()) {
+    exhausted_ = true;
+    return;
+  }
+  const int first = tree_.size();
+  std::vector<RenderedPoint> rendered;
+  std::vector<int> fresh;
+  for (const search::Proposal& p : proposals) {
+    const int node = tree_.add({p.parent, p.second_parent, batch_, p.made_by, p.candidate});
+    rendered.push_back(render_point(space_, *definition_, parts_.target, p.candidate));
+    if (note_source(node, rendered.back().dedup_key)) fresh.push_back(node);
+  }
+  ++batch_;
+  recorder_.nodes(tree_, space_, first, rendered);
+  screen(fresh, rows);
+  apply_twins(rows);
+  recorder_.evaluations(rows);
+}
+
+// True: a source not seen before. Else the node waits for its twin's result.
+bool SessionImpl::note_source(int node, const std::string& dedup_key) {
+  const auto [it, fresh] = by_source_.emplace(dedup_key, node);
+  if (!fresh) twins_.emplace_back(node, it->second);
+  return fresh;
+}
+
+void SessionImpl::screen(const std::vector<int>& nodes, std::vector<store::EvaluationRow>& rows) {
+  if (nodes.empty()) return;
+  std::vector<Candidate> candidates;
+  for (int node : nodes) {
+    const search::FamilyPoint& at = tree_.node(node).candidate;
+    const std::string suffix = std::string(kFixedSuffix) + std::to_string(candidates.size());
+    candidates.push_back(
+        {label(node), space_.at(at.family).render(*definition_, parts_.target, at.point, suffix)});
+  }
+  const double before = now();
+  const std::vector<Verdict> verdicts = evaluator_->screen(candidates);
+  screen_seconds_ = now() - before;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    // Not rejected, and not timed: the time was up before its turn. Asked once more, then given up.
+    const bool unknown = i >= verdicts.size() ||
+                         (verdicts[i].status == VerdictStatus::kAmbiguous && verdicts[i].timing.empty());
+    if (unknown && (!keep_going() || asked_twice_.insert(nodes[i]).second))
+      unknown_.push_back(nodes[i]);
+    else
+      apply_screen(nodes[i], i < verdicts.size() ? verdicts[i] : Verdict{}, rows);
+  }
+}
+
+// Nodes whose source is that of another node share its result, once it has one.
+void SessionImpl::apply_twins(std::vector<store::EvaluationRow>& rows) {
+  std::vector<std::pair<int, int>> waiting;
+  for (const auto& [node, original] : twins_) {
+    const search::Node& twin = tree_.node(original);
+    if (twin.outcome == Outcome::kInFlight) {
+      waiting.emplace_back(node, original);
+      continue;
+    }
+    store::EvaluationRow row;
+    row.node = node;
+    row.kind = "duplicate";
+    row.outcome = twin.outcome == Outcome::kValid ? "screened" : "failed";
+    row.gate = gate_name(Gate::kDuplicate);
+    row.reason = "the same source as node " + std::to_string(original);
+    const auto& shared = node_costs_[static_cast<size_t>(original)];
+    row.cost = shared.empty() ? 0 : costs_.weighted(shared);
+    row.verdict_json = "{}";
+    apply(row, nullptr);
+    rows.push_back(std::move(row));
+  }
+  twins_ = std::move(waiting);
+}
+
+void SessionImpl::apply_screen(int node, const Verdict& verdict, std::vector<store::EvaluationRow>& rows) {
+  const auto costs = costs_.of(verdict);
+  const bool valid = verdict.status != VerdictStatus::kRejected && costs.has_value();
+  store::EvaluationRow row;
+  row.node = node;
+  row.kind = "screen";
+  row.outcome = valid ? "screened" : "failed";
+  row.gate = gate_name(verdict.failed_gate);
+  row.reason = verdict.reason;
+  row.cost = valid ? costs_.weighted(*costs) : 0;
+  row.verdict_json = verdict.to_json();
+  apply(row, &verdict);
+  rows.push_back(std::move(row));
+}
+
+// One result reaches tree, policy, stagnation and plan: live and on replay alike.
+void SessionImpl::apply(const store::EvaluationRow& row, const Verdict* verdict) {
+  const bool first = tree_.node(row.node).outcome == Outcome::kInFlight;
+  set_costs(row, verdict);
+  if (row.kind == "judge") {
+    const double seconds = verdict != nullptr ? verdict->evaluate_ms * 1e-3 : 0;
+    const bool faster = row.outcome == "faster" && verdict != nullptr;
+    plan_.judged(row.node, faster ? costs_.proven(*verdict) : std::vector<double>{}, seconds);
+    kernels_ += faster;
+    if (verdict != nullptr) count_rejection(*verdict);
+    return;
+  }
+  if (row.kind == "screen") {
+    ++tried_;
+    if (verdict != nullptr) count_rejection(*verdict);
+    if (const auto& costs = node_costs_[static_cast<size_t>(row.node)]; !costs.empty())
+      plan_.screened(row.node, costs);
+  } else {
+    ++rejected_[static_cast<size_t>(Gate::kDuplicate)];
+  }
+  if (!first) return;
+  policy_->observed(tree_, row.node);
+  note_progress();
+}
+
+void SessionImpl::set_costs(const store::EvaluationRow& row, const Verdict* verdict) {
+  node_costs_.resize(static_cast<size_t>(tree_.size()));
+  auto& costs = node_costs_[static_cast<size_t>(row.node)];
+  if (row.cost <= 0) {
+    costs.clear();
+  } else if (auto stated = verdict != nullptr ? costs_.of(*verdict) : std::nullopt) {
+    costs = std::move(*stated);
+  } else if (row.kind == "duplicate") {
+    const auto twin =
+        std::find_if(twins_.begin(), twins_.end(), [&](auto& t) { return t.first == row.node; });
+    if (twin != twins_.end()) costs = node_costs_[static_cast<size_t>(twin->second)];
+  }
+  if (costs.empty())
+    tree_.set_outcome(row.node, Outcome::kFailed);
+  else
+    tree_.set_outcome(row.node, Outcome::kValid, objective_.of(costs));
+}
+
+// After each first result: is it time for another objective, a restart, or the end?
+void SessionImpl::note_progress() {
+  const double best = tree_.best() == kNoNode ? 0 : tree_.node(tree_.best()).cost;
+  const auto advice = stagnation_.observe(best);
+  if (advice == search::Stagnation::Advice::kGoOn) return;
+  const int before = objective_.focus();
+  if (advice == search::Stagnation::Advice::kRestart && (objective_.advance() || before >= 0)) {
+    for (size_t id = 0; id < node_costs_.size(); ++id)
+      if (!node_costs_[id].empty())
+        tree_.set_outcome(static_cast<int>(id), Outcome::kValid, objective_.of(node_costs_[id]));
+    stagnation_ = search::Stagnation();
+    return;
+  }
+  if (advice == search::Stagnation::Advice::kRestart)
+    policy_->restart(tree_);
+  else
+    stagnant_ = true;
+}
+
+bool SessionImpl::judge_if_due(bool last_chance) {
+  const int node = plan_.next(now(), last_chance);
+  // A judgement that the clock would cut short is time lost to the search.
+  if (node == kNoNode || left() < 0.6 * plan_.judge_seconds()) return false;
+  judge(node);
+  return true;
+}
+
+void SessionImpl::judge(int node) {
+  const RenderedPoint rendered =
+      render_point(space_, *definition_, parts_.target, tree_.node(node).candidate);
+  Judgement j = evaluator_->judge({label(node), rendered.source});
+  Verdict& v = j.verdict;
+  // An interrupted judgement proved nothing against the candidate; only a win stands.
+  if (!keep_going() && !v.faster()) {
+    plan_.judged(node, {}, 0);
+    return;
+  }
+  std::string file;
+  if (v.faster()) {
+    auto committed = commit(node, rendered, j);
+    if (!committed.ok()) {
+      warning_ = "commit of " + label(node) + ": " + committed.status().to_string();
+      plan_.judged(node, {}, v.evaluate_ms * 1e-3);
+      emit(event(SessionEvent::Kind::kProgress, warning_));
+      return;
+    }
+    file = std::move(*committed);
+  }
+  const auto costs = costs_.of(v);
+  // Neither right nor wrong and not even timed: the machine cannot be measured, whatever the candidate.
+  if (v.status == VerdictStatus::kAmbiguous && !costs && warning_.empty()) warning_ = v.reason;
+  store::EvaluationRow row;
+  row.node = node;
+  row.kind = "judge";
+  row.outcome = outcome_name(v.status);
+  row.gate = gate_name(v.failed_gate);
+  row.reason = v.reason;
+  const bool failed = v.status == VerdictStatus::kRejected;
+  const auto& screened = node_costs_[static_cast<size_t>(node)];
+  row.cost = failed ? 0 : costs_.weighted(costs ? *costs : screened);
+  row.verdict_json = v.to_json();
+  if (!j.artefact.empty()) row.artefact_hash = kernels_cache::to_hex(kernels_cache::sha256(j.artefact));
+  apply(row, &v);
+  if (v.faster()) {
+    SessionEvent e = event(SessionEvent::Kind::kKernel);
+    e.record_file = file;
+    e.kernel_name = rendered.source.kernel_name;
+    emit(e);
+  }
+  recorder_.source(rendered.source.text);
+  recorder_.evaluations({row});
+}
+
+Result<std::string> SessionImpl::commit(int node, const RenderedPoint& rendered, const Judgement& judgement) {
+  const search::FamilyPoint& at = tree_.node(node).candidate;
+  kernels_cache::KernelRecord r;
+  r.name = rendered.source.kernel_name;
+  r.op = definition_->schema().op;
+  r.definition = definition_->name();
+  r.definition_json = request_.definition_json;
+  r.guard = judgement.verdict.guard;
+  r.plan = rendered.source.plan;
+  r.properties = rendered.source.properties;
+  r.provenance = {space_.family_name(at.family), space_.at(at.family).describe(at.point), request_.session_id,
+                  judgement.compiler, rendered.text_hash};
+  r.source = rendered.source.text;
+  r.artefact = judgement.artefact;
+  r.artefact_sha256 = kernels_cache::to_hex(kernels_cache::sha256(judgement.artefact));
+  r.verdict_json = judgement.verdict.to_json();
+  double heaviest = -1, weights = 0;
+  for (const ProblemBaseline& b : baselines_) {
+    r.fallback_ns += b.weight * b.fallback_ns;
+    weights += b.weight;
+    if (b.weight > heaviest) heaviest = b.weight, r.fallback_name = b.fallback;
+  }
+  if (weights > 0) r.fallback_ns /= weights;
+  const std::vector<double> proven = costs_.proven(judgement.verdict);
+  r.kernel_ns = r.fallback_ns * costs_.weighted(proven);
+  r.created_unix_ns = parts_.clock->unix_time_ns();
+  if (parts_.sink == nullptr) return std::string();
+  return parts_.sink->commit(r);
+}
+
+}  // namespace niche::evolve
