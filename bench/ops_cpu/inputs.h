@@ -16,7 +16,8 @@ using namespace dispatch;
 class Inputs {
  public:
   // Constants are copied from `first` where given: kernels have packed those.
-  Inputs(const OpSpec& op, const Problem& p, uint64_t seed, const Inputs* first) : problem_(p) {
+  Inputs(const OpSpec& op, const Problem& p, int distribution, uint64_t seed, const Inputs* first)
+      : problem_(p) {
     const size_t n = p.definition->schema().args.size();
     memory_.resize(n);
     shapes_.resize(n);
@@ -34,7 +35,7 @@ class Inputs {
                           0});
       pointers_.push_back(tensors_.back().data);
     }
-    status_ = op.make_inputs(p, 0, seed, tensors_);
+    status_ = op.make_inputs(p, distribution, seed, tensors_);
     for (size_t i = 0; first != nullptr && i < n; ++i)
       if (p.definition->schema().args[i].constant && !memory_[i].empty())
         std::memcpy(memory_[i].data(), first->memory_[i].data(), memory_[i].size());
@@ -55,8 +56,8 @@ class Inputs {
     native_->outputs(pointers_.data());
     kernel.run(args_);
   }
-  // The output of the last call, as double. Every operator here has one, the last argument, f32.
-  std::vector<double> output() {
+  // The output of the last call. Every operator here has one, the last argument, f32.
+  std::vector<float> output() {
     native_->outputs(pointers_.data());
     const auto* y = static_cast<const float*>(pointers_.back());
     return {y, y + problem_.arg_elements(static_cast<int>(pointers_.size()) - 1)};

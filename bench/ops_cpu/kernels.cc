@@ -30,8 +30,7 @@ LoadedKernel::Buffer LoadedKernel::allocate(int64_t bytes) {
 }
 
 Result<LoadedKernel> LoadedKernel::load(evolve::KernelSource source, std::string name,
-                                        std::shared_ptr<const CpuModule> module, const Definition& d,
-                                        const NicheKernelArgs& args) {
+                                        std::shared_ptr<const CpuModule> module) {
   LoadedKernel k;
   k.source_ = std::move(source);
   k.name_ = std::move(name);
@@ -45,14 +44,19 @@ Result<LoadedKernel> LoadedKernel::load(evolve::KernelSource source, std::string
   if (k.source_.plan.pack_symbol.empty()) return k;
   auto pack = k.module_->symbol(k.source_.plan.pack_symbol);
   if (!pack.ok()) return pack.status();
+  k.pack_ = reinterpret_cast<NichePackFn>(*pack);
   k.packed_ = allocate(k.source_.plan.packed_bytes);
+  return k;
+}
+
+void LoadedKernel::bind(const Definition& d, const NicheKernelArgs& args) {
+  if (pack_ == nullptr) return;
   std::vector<void*> constants;
   for (size_t i = 0; i < d.schema().args.size(); ++i)
     constants.push_back(d.schema().args[i].constant ? args.p[i] : nullptr);
   NicheKernelArgs a = args;
   a.p = constants.data();
-  reinterpret_cast<NichePackFn> (*pack)(&a, k.packed_.get());
-  return k;
+  pack_(&a, packed_.get());
 }
 
 void LoadedKernel::run(NicheKernelArgs args) {
@@ -78,7 +82,7 @@ Result<std::vector<LoadedKernel>> load_kernels(const evolve::FamilyRegistry& fam
       if (!object.ok()) return object.status();
       auto module = CpuModule::load_bytes(object->bytes, s.kernel_name);
       if (!module.ok()) return module.status();
-      auto kernel = LoadedKernel::load(std::move(s), f->name() + " " + f->describe(p), *module, d, args);
+      auto kernel = LoadedKernel::load(std::move(s), f->name() + " " + f->describe(p), *module);
       if (!kernel.ok()) return kernel.status();
       kernels.push_back(std::move(*kernel));
     }

@@ -13,10 +13,10 @@ namespace niche::bench {
 
 class LoadedKernel {
  public:
-  // Packs the constants at `args` once, as bind_constant does.
   static dispatch::Result<LoadedKernel> load(evolve::KernelSource source, std::string name,
-                                             std::shared_ptr<const dispatch::CpuModule> module,
-                                             const dispatch::Definition& d, const NicheKernelArgs& args);
+                                             std::shared_ptr<const dispatch::CpuModule> module);
+  // Packs the constants among `args`, as bind_constant does; required before run().
+  void bind(const dispatch::Definition& d, const NicheKernelArgs& args);
   const std::string& name() const { return name_; }
   const dispatch::Guard& limits() const { return source_.limits; }
   // On the caller's thread, all tasks of each phase in one range.
@@ -33,6 +33,7 @@ class LoadedKernel {
   std::string name_;
   std::shared_ptr<const dispatch::CpuModule> module_;
   std::vector<NicheKernelFn> entries_;
+  NichePackFn pack_ = nullptr;
   Buffer packed_, workspace_;
 };
 
@@ -40,7 +41,6 @@ class LoadedKernel {
 dispatch::Result<std::vector<LoadedKernel>> load_kernels(const evolve::FamilyRegistry& families,
                                                          const evolve::CppToolchain& toolchain,
                                                          const evolve::CpuTarget& target,
-                                                         const dispatch::Definition& d, int random,
-                                                         const NicheKernelArgs& args);
+                                                         const dispatch::Definition& d, int random);
 
 }  // namespace niche::bench

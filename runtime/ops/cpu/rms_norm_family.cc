@@ -29,8 +29,14 @@ NICHE_INLINE Pair<W> first2(const Io& io, long i) {
   Pair<W> v = load2<W>(io.x + i);
   if constexpr (ADD) {
     const Pair<W> r = load2<W>(io.res + i);
-    v = {rounded(v.a + r.a), rounded(v.b + r.b)};
-    store2<W>(io.sum + i, v);
+    v = {v.a + r.a, v.b + r.b};
+    if constexpr (sizeof(T) == 2) {
+      const auto h = narrow_pair<W>(v);
+      store_as(io.sum + i, h);
+      v = widen_pair<W>(h);
+    } else {
+      store2<W>(io.sum + i, v);
+    }
   }
   return v;
 }

@@ -3,8 +3,9 @@
 //
 // e^(dt A) is 2^((dt log2 e) A): the factor log2 e is applied once a channel, so that the argument reduction
 // needs no second constant. A vector of channels shares one softplus and one silu. Schedules: `pair` channels
-// run side by side; `degree` of the exponential; `keep` holds B and C of the batch row as f32 (registers
-// while they are short); `ahead` bytes of the state are prefetched; `rows` channels make a task.
+// run side by side (8: their products are added across lanes together); `degree` of the exponential; `keep`
+// holds B and C of the batch row as f32 (registers while they are short); `ahead` bytes of the state are
+// prefetched; `rows` channels make a task.
 #include <algorithm>
 
 #include "runtime/ops/cpu/families.h"
@@ -62,8 +63,12 @@ NICHE_INLINE void group(const NicheKernelArgs* a, long batch, long d, int n, con
   for (; g + PAIR <= n; g += PAIR) {
     F acc[PAIR];
     channels<PAIR>(A + g * S, B, C, row, state + g * S, rate + g, input + g, acc);
+    if constexpr (PAIR == 8) {
+      store(total + g, hsum8(acc));
+    } else {
 #pragma GCC unroll 8
-    for (int p = 0; p < PAIR; ++p) total[g + p] = hsum(acc[p]);
+      for (int p = 0; p < PAIR; ++p) total[g + p] = hsum(acc[p]);
+    }
   }
   for (; g < n; ++g) {
     F acc[1];

@@ -85,7 +85,8 @@ TEST_P(RmsNormFamilies, SpaceIsLarge) {
   for (const char* type : {"f32", "bf16"})
     for (int64_t n : {96, 205, 1024, 4096, 32001}) check_space(family(), test_, {type, {{"N", n}}, {}, {}});
 }
-INSTANTIATE_TEST_SUITE_P(Forms, RmsNormFamilies, ::testing::Values(Form::kPlain, Form::kAdd, Form::kInPlace));
+INSTANTIATE_TEST_SUITE_P(Forms, RmsNormFamilies, ::testing::Values(Form::kPlain, Form::kAdd, Form::kInPlace),
+                         [](const auto& form) { return make_test(form.param).schema->op; });
 
 }  // namespace
 }  // namespace niche::ops_cpu_test
