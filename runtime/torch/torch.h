@@ -3,9 +3,8 @@
 //   niche::RuntimeConfig config = niche::torch_config();
 //   at::Tensor y = niche::torch_call(norm, x, weight);                       // one output
 //   auto [y, residual_out] = niche::torch_calls<2>(fused, x, residual, w);   // several
-//   niche::torch_call_(fused_inplace, w, x, residual);                       // updates its in-outs, returns
-//   nothing niche::torch_call_into(norm, args);                                      // one tensor a schema
-//   argument
+//   niche::torch_call_(fused_inplace, w, x, residual);                       // updates its in-outs
+//   niche::torch_call_into(norm, args);                                      // one tensor an argument
 //
 // Arguments come in schema order; an absent optional one is an undefined tensor (at::Tensor()) or left out of
 // the pack where the Definition has no such argument. Outputs are allocated by at::empty for a niche kernel,

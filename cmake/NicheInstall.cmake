@@ -1,0 +1,30 @@
+# cmake --install: libniche.so, the public headers, the niche program (evolution's worker), and what find_package(niche)
+# reads. tests/install builds a consumer against such an installation.
+include(CMakePackageConfigHelpers)
+
+# What runtime/runtime.h and runtime/torch/torch.h include, and what an operator in a shared object needs.
+set(_public_headers
+  dispatch/call_site.h dispatch/constraints.h dispatch/counters.h dispatch/definition.h dispatch/dispatcher.h dispatch/dtype.h
+  dispatch/epoch.h dispatch/fallback_reason.h dispatch/kernel.h dispatch/kernel_abi.h dispatch/niche_index.h dispatch/op_spec.h
+  dispatch/problem_key.h dispatch/published_kernel.h dispatch/publisher.h dispatch/request_scope.h dispatch/route.h
+  dispatch/table.h dispatch/thread_state.h
+  dispatch/base/clock.h dispatch/base/hash.h dispatch/base/log.h dispatch/base/status.h
+  runtime/config.h runtime/explanation.h runtime/runtime.h)
+if(NICHE_WITH_TORCH)
+  list(APPEND _public_headers runtime/torch/torch.h)
+endif()
+foreach(_header ${_public_headers})
+  cmake_path(GET _header PARENT_PATH _folder)
+  install(FILES "${PROJECT_SOURCE_DIR}/${_header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/niche/${_folder}")
+endforeach()
+
+install(TARGETS niche_shared EXPORT niche LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+if(TARGET niche)
+  install(TARGETS niche RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
+install(EXPORT niche NAMESPACE niche:: FILE nicheTargets.cmake DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/niche")
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/nicheConfig.cmake.in" "${PROJECT_BINARY_DIR}/nicheConfig.cmake"
+  INSTALL_DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/niche")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/nicheConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/nicheConfig.cmake" "${PROJECT_BINARY_DIR}/nicheConfigVersion.cmake"
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/niche")
