@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dispatch/devices/cpu/cpu_info.h"
 #include "runtime/handle_state.h"
 #include "runtime/http_server.h"
 #include "runtime/runtime.h"
@@ -27,6 +28,13 @@ PlannerOptions planner_options(const RuntimeConfig& c) {
   return o;
 }
 
+telemetry::TelemetryOptions telemetry_options() {
+  telemetry::TelemetryOptions o;
+  if (const int64_t l3 = dispatch::CpuInfo::detect().l3_bytes; l3 > 0)
+    o.reuse.llc_bytes = static_cast<double>(l3);
+  return o;
+}
+
 LatencyWatch::Options latency_options(const RuntimeConfig& c) {
   LatencyWatch::Options o;
   o.slack = c.p99_slack;
@@ -43,7 +51,7 @@ Control::Control(std::shared_ptr<RuntimeCore> core)
     : core_(std::move(core)),
       fork_generation_(dispatch::ThreadRegistry::fork_generation()),
       loader_(*core_),
-      telemetry_(telemetry::TelemetryOptions{}),
+      telemetry_(telemetry_options()),
       planner_(planner_options(core_->config())),
       latency_(latency_options(core_->config())) {}
 

@@ -167,7 +167,7 @@ class Control {
   void watch_incumbent(DefinitionState& d, const dispatch::EventRecord& e, double ns, int64_t now_ns);
   void give_up(DefinitionState& d, rollout::Cause cause, int64_t now_ns);
   bool promises_more(const DefinitionState& d, const ResidentKernel& k) const;
-  double calls_per_s(uint32_t definition) const;
+  double exposures_per_s(uint32_t definition) const;
   void promote(DefinitionState& d, int64_t now_ns);
   void roll_back(DefinitionState& d, uint64_t kernel, const std::string& reason, int64_t now_ns);
 
@@ -192,6 +192,9 @@ class Control {
   KernelLoader loader_;
   telemetry::Telemetry telemetry_;
   std::vector<telemetry::Sample> samples_;
+  std::vector<telemetry::HotDefinition> ranking_;  // as of the last plan()
+  uint64_t requests_seen_ = 0;
+  double requests_per_s_ = 0;
   Planner planner_;
   LatencyWatch latency_;
   HostPressure pressure_;
@@ -223,7 +226,8 @@ class Control {
   bool stop_ = false;
   std::thread control_thread_, background_thread_;
 
-  static constexpr size_t kEventsMax = 256, kFormJobsMax = 64, kGoneMax = 32, kWarmKernelsMax = 16;
+  static constexpr size_t kEventsMax = 256, kFormJobsMax = 64, kGoneMax = 32, kRankingMax = 64,
+                          kWarmKernelsMax = 16;
 };
 
 }  // namespace niche::core

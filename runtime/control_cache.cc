@@ -171,7 +171,7 @@ void Control::flush_served() {
 // Kernels that other processes committed, and those of our own sessions whose event was lost.
 void Control::find_new_records() {
   if (!cache_ || probation_mode_) return;
-  cache_->standings().refresh();
+  (void)cache_->standings().refresh();  // what was known stays; cache_->refresh() counts the failure
   // Another process of this machine may have condemned what serves here.
   for (auto& [id, d] : definitions_) {
     std::vector<uint64_t> condemned;

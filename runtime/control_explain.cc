@@ -76,7 +76,12 @@ dispatch::Result<Explanation> Control::explain(
     const auto exact = core_->dispatcher().publisher().find(wide);
     const auto region = exact ? nullptr : core_->dispatcher().publisher().find_region(wide);
     const auto& route = exact ? exact : region;
-    if (!forced_.empty()) {
+    const bool is_forced =
+        forced_ == "fallback" ||
+        (!forced_.empty() && std::any_of(d->residents.begin(), d->residents.end(), [&](const auto& r) {
+          return r.second->ref.kernel == forced_ && r.second->kernel->guard.holds_var(wide.axes);
+        }));
+    if (is_forced) {
       e.rung = rung_name(Rung::kForced);
       e.kernel = forced_;
       e.why = "forced (config, NICHE_FORCE or Runtime::force), wherever its Guard holds";
@@ -202,20 +207,19 @@ std::string Control::status() const {
   j["rollbacks"] = counters_.rollbacks;
   j["quarantines"] = counters_.quarantines;
   j["latency"] = {{"quiet_p99_us", latency_.quiet_p99_ns() / 1e3},
-                  {"tuning_p99_us", latency_.tuning_p99_ns() / 1e3},
+                  {"slow_share_while_tuning", latency_.slow_share()},
                   {"pauses", latency_.pauses()},
                   {"requests_opened", totals.requests_opened}};
   if (totals.requests_opened == 0)
     j["warnings"].push_back(
         "no RequestScope was opened: rollout assigns each call, and p99 cannot hold sessions back");
-  const auto ranking = telemetry_.ranking(64);
   j["definitions"] = Json::array();
   const int64_t now = core_->clock().now_ns();
   for (const auto& [id, d] : definitions_) {
     Json x;
     x["name"] = d->known.definition->name();
     x["op"] = d->known.definition->schema().op;
-    for (const auto& hot : ranking) {
+    for (const auto& hot : ranking_) {
       if (hot.definition != id) continue;
       x["share"] = hot.share;
       x["calls_per_s"] = hot.calls_per_s;
@@ -315,9 +319,12 @@ std::string Control::metrics() const {
   m.gauge("niche_packed_bytes", "packed constants").value({}, core_->packed_budget()->used());
   m.gauge("niche_fallbacks_only", "1: kernels are held back after unclean ends")
       .value({}, probation_mode_ ? 1 : 0);
-  m.gauge("niche_p99_seconds", "99th percentile of requests")
-      .value({{"while", "quiet"}}, latency_.quiet_p99_ns() / 1e9)
-      .value({{"while", "tuning"}}, latency_.tuning_p99_ns() / 1e9);
+  m.gauge("niche_quiet_p99_seconds", "99th percentile of requests while no session runs")
+      .value({}, latency_.quiet_p99_ns() / 1e9);
+  m.gauge("niche_slow_share", "share of requests above p99_slack times that while sessions run")
+      .value({}, latency_.slow_share());
+  m.counter("niche_latency_pauses_total", "pauses of sessions because serving p99 suffered")
+      .value({}, latency_.pauses());
   if (cache_) {
     const kernels_cache::CacheCounters c = cache_->counters();
     m.counter("niche_cache_misses_total", "cache entries that were not used, by reason");

@@ -21,9 +21,13 @@ constexpr size_t kWaitingMax = 8;
 
 }  // namespace
 
-double Control::calls_per_s(uint32_t definition) const {
-  for (const auto& hot : telemetry_.ranking(64))
-    if (hot.definition == definition) return hot.calls_per_s;
+// What the rollout counts: requests where the server opens scopes (an arm is drawn once a request), else
+// calls.
+double Control::exposures_per_s(uint32_t definition) const {
+  for (const auto& hot : ranking_) {
+    if (hot.definition != definition) continue;
+    return requests_per_s_ > 0 ? std::min(requests_per_s_, hot.calls_per_s) : hot.calls_per_s;
+  }
   return 0;
 }
 
@@ -34,7 +38,7 @@ void Control::drive_rollouts(int64_t now_ns) {
       continue;
     }
     const std::shared_ptr<const ResidentKernel> k = d->board.challenger();
-    const rollout::Decision decision = d->rollout->step(calls_per_s(id), now_ns);
+    const rollout::Decision decision = d->rollout->step(exposures_per_s(id), now_ns);
     switch (decision.stage) {
       case Stage::kShadow:
       case Stage::kCanary:

@@ -100,8 +100,14 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
 }
 
 void Control::plan(int64_t now_ns) {
-  if (!evolution_off_.empty() || probation_mode_ || now_ns - last_plan_ns_ < kPlanPeriodNs) return;
+  if (now_ns - last_plan_ns_ < kPlanPeriodNs) return;
+  ranking_ = telemetry_.ranking(kRankingMax);
+  const uint64_t requests = core_->dispatcher().totals().requests_opened;
+  requests_per_s_ =
+      static_cast<double>(requests - requests_seen_) * 1e9 / static_cast<double>(now_ns - last_plan_ns_);
+  requests_seen_ = requests;
   last_plan_ns_ = now_ns;
+  if (!evolution_off_.empty() || probation_mode_) return;
   std::vector<int> trees;
   bool running = false;
   for (const auto& [id, s] : sessions_) {

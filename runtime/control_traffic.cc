@@ -22,9 +22,9 @@ void Control::drain(int64_t now_ns) {
         if (d->rollout) d->rollout->close_request(e.request_id, now_ns);
       return;
     }
-    const auto known = core_->find(e.key.definition());
-    if (!known) return;
-    DefinitionState& d = state_of(*known);
+    const auto at = definitions_.find(e.key.definition());
+    if (at == definitions_.end()) return;  // its handle is being made: the next tick sees it
+    DefinitionState& d = *at->second;
     if (!e.key.wide()) {
       const dispatch::WideProblem problem = e.key.decode();
       if (d.board.see(problem, now_ns)) {

@@ -32,6 +32,7 @@ Result<std::shared_ptr<RuntimeCore>> RuntimeCore::make(RuntimeConfig config) {
   options.clock = &core->clock_;
   options.sampling.time_every = static_cast<uint32_t>(core->config_.time_one_in);
   options.sampling.shadow_every = static_cast<uint32_t>(core->config_.shadow_one_in);
+  options.sampling.challenger_shadow_every = 8;  // three comparisons end it; the arena bounds what it costs
   options.sampling.request_every = 1;  // 40 ns a request; a p99 of one in sixteen would need minutes
   auto dispatcher = dispatch::Dispatcher::make(options);
   if (!dispatcher.ok()) return dispatcher.status();

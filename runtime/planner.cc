@@ -19,11 +19,12 @@ std::string Planner::pause_reason(const Conditions& now) {
   // A bucket that holds cpu_window_seconds' worth: short sessions run freely, long ones are held to the
   // share.
   const double capacity = options_.cpu_share * options_.cpu_window_seconds;
-  if (cpu_left_ < 0 || cpu_ns_ == 0) cpu_left_ = capacity;
-  if (cpu_ns_ != 0) {
+  if (cpu_ns_ == 0) {
+    cpu_left_ = capacity;
+  } else {
     cpu_left_ += static_cast<double>(now.now_ns - cpu_ns_) / 1e9 * options_.cpu_share;
     cpu_left_ -= std::max(0.0, now.session_cpu_seconds - cpu_seen_);
-    cpu_left_ = std::clamp(cpu_left_, 0.0, capacity);
+    cpu_left_ = std::clamp(cpu_left_, -capacity, capacity);  // what was overdrawn between two looks is owed
   }
   cpu_ns_ = now.now_ns;
   cpu_seen_ = now.session_cpu_seconds;

@@ -1,6 +1,7 @@
 #include "runtime/route_board.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace niche::core {
 
@@ -48,6 +49,7 @@ RouteBoard::~RouteBoard() = default;
 
 void RouteBoard::add_serving(std::shared_ptr<const ResidentKernel> kernel) {
   remove(kernel->id());
+  changed_ = true;
   serving_.push_back(std::move(kernel));
   // Regions are tried in this order: where Guards overlap an unseen shape takes the better kernel.
   std::stable_sort(serving_.begin(), serving_.end(), [](const auto& a, const auto& b) {
@@ -57,11 +59,13 @@ void RouteBoard::add_serving(std::shared_ptr<const ResidentKernel> kernel) {
 
 void RouteBoard::set_challenger(std::shared_ptr<const ResidentKernel> kernel) {
   challenger_ = std::move(kernel);
+  changed_ = true;
   rollout_ = RolloutState::kShadow;
   share_ = 0;
 }
 
 void RouteBoard::remove(uint64_t id) {
+  changed_ = true;
   std::erase_if(serving_, [&](const auto& k) { return k->id() == id; });
   if (challenger_ && challenger_->id() == id) challenger_.reset();
 }
@@ -69,6 +73,7 @@ void RouteBoard::remove(uint64_t id) {
 bool RouteBoard::see(const WideProblem& problem, int64_t now_ns) {
   const auto [at, fresh] = problems_.try_emplace(pack_key(problem), Seen{problem, now_ns, nullptr});
   at->second.last_ns = now_ns;
+  if (fresh) fresh_.push_back(at->first);
   if (!fresh || problems_.size() <= kProblemsMax) return fresh;
   // Full: the eighth that was not seen for longest gives way.
   std::vector<std::pair<int64_t, dispatch::ProblemKey>> by_age;
@@ -84,7 +89,10 @@ bool RouteBoard::see(const WideProblem& problem, int64_t now_ns) {
   return true;
 }
 
-void RouteBoard::set_form(uint64_t c, std::shared_ptr<const Kernel> form) { forms_[c] = std::move(form); }
+void RouteBoard::set_form(uint64_t c, std::shared_ptr<const Kernel> form) {
+  forms_[c] = std::move(form);
+  changed_ = true;
+}
 
 std::shared_ptr<const Kernel> RouteBoard::form(uint64_t c) const {
   const auto at = forms_.find(c);
@@ -137,25 +145,32 @@ dispatch::Result<std::shared_ptr<Route>> RouteBoard::route_for(const Choice& c) 
   return route;
 }
 
+Status RouteBoard::publish_problem(Seen& seen) {
+  auto route = route_for(choose(seen.problem));
+  if (!route.ok()) return route.status();
+  if (seen.published == route->get()) return {};
+  NICHE_RETURN_IF_ERROR(dispatcher_.publisher().put(seen.problem, *route));
+  seen.published = route->get();
+  return {};
+}
+
 Status RouteBoard::publish() {
   Status first;
-  std::vector<const Route*> used;
-  for (auto& [key, seen] : problems_) {
-    auto route = route_for(choose(seen.problem));
-    if (!route.ok()) return route.status();
-    used.push_back(route->get());
-    if (seen.published == route->get()) continue;
-    const Status s = dispatcher_.publisher().put(seen.problem, *route);
-    if (s.ok())
-      seen.published = route->get();
-    else if (first.ok())
-      first = s;
+  const auto keep_first = [&](Status s) {
+    if (first.ok() && !s.ok()) first = std::move(s);
+  };
+  if (changed_) {
+    for (auto& [key, seen] : problems_) keep_first(publish_problem(seen));
+    keep_first(publish_regions());
+  } else {
+    for (const dispatch::ProblemKey& key : fresh_)
+      if (const auto at = problems_.find(key); at != problems_.end()) keep_first(publish_problem(at->second));
   }
-  const Status regions = publish_regions();
-  if (first.ok()) first = regions;
-  const Status committed = dispatcher_.publisher().commit();
-  forget_unused_routes(used);
-  return first.ok() ? committed : first;
+  keep_first(dispatcher_.publisher().commit());
+  if (changed_) forget_unused_routes();
+  fresh_.clear();
+  changed_ = false;
+  return first;
 }
 
 Status RouteBoard::publish_regions() {
@@ -184,16 +199,16 @@ Status RouteBoard::publish_regions() {
 
 // Routes that no entry or region names any more. Regions were just published from routes_: a region's route
 // is one whose kernels are on the board.
-void RouteBoard::forget_unused_routes(const std::vector<const Route*>& used) {
+void RouteBoard::forget_unused_routes() {
+  std::unordered_set<const Route*> used;
+  for (const auto& [key, seen] : problems_) used.insert(seen.published);
   const auto on_board = [&](uint64_t id) {
     return id == 0 || (challenger_ && id == challenger_->id()) ||
            std::any_of(serving_.begin(), serving_.end(), [&](const auto& s) { return s->id() == id; });
   };
   for (auto at = routes_.begin(); at != routes_.end();) {
     const auto& [key, route] = *at;
-    const bool stays = std::find(used.begin(), used.end(), route.get()) != used.end() ||
-                       (on_board(key.incumbent) && on_board(key.challenger));
-    if (stays) {
+    if (used.count(route.get()) != 0 || (on_board(key.incumbent) && on_board(key.challenger))) {
       ++at;
       continue;
     }

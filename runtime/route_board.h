@@ -56,8 +56,8 @@ class RouteBoard {
   std::shared_ptr<const dispatch::Kernel> form(uint64_t form_class) const;  // form 0 where nothing is known
 
   // ---- effects
-  // Makes the table what the board says. kBusy: it waits for a stalled reader and will be published by
-  // poll().
+  // Makes the table what the board says: new problems alone, or everything after a change. kBusy: it waits
+  // for a stalled reader and will be published by poll().
   dispatch::Status publish();
   // State of every route that has the challenger. Acts on the next call; no publication.
   void set_rollout(dispatch::RolloutState state, double share);
@@ -89,8 +89,9 @@ class RouteBoard {
     const dispatch::Route* published = nullptr;
   };
   dispatch::Result<std::shared_ptr<dispatch::Route>> route_for(const Choice& choice);
+  dispatch::Status publish_problem(Seen& seen);
   dispatch::Status publish_regions();
-  void forget_unused_routes(const std::vector<const dispatch::Route*>& used);
+  void forget_unused_routes();
   std::shared_ptr<const ResidentKernel> best_serving(const dispatch::WideProblem& problem) const;
   bool fits(const ResidentKernel& k, const dispatch::WideProblem& problem) const;
 
@@ -106,6 +107,8 @@ class RouteBoard {
   std::unordered_map<dispatch::ProblemKey, Seen, dispatch::ProblemKeyHash> problems_;
   std::unordered_map<uint64_t, std::shared_ptr<const dispatch::Kernel>> forms_;
   std::vector<uint64_t> regions_;
+  std::vector<dispatch::ProblemKey> fresh_;  // seen since the last publication
+  bool changed_ = true;                      // kernels or forms changed: every entry is looked at anew
   std::unordered_map<uint64_t, uint64_t> calls_before_;  // by kernel id, of routes that are gone
 };
 

@@ -49,15 +49,27 @@ Result<OpHandle> Runtime::op(std::string_view op, DLDataType dtype, const Axes& 
   return OpHandle(*std::move(state));
 }
 
+namespace {
+
+// A child of fork() has neither the threads that hold the control plane's locks nor its state.
+Status forked_child() {
+  return dispatch::unsupported("this process is a forked child: it serves library forms alone");
+}
+
+}  // namespace
+
 Result<Explanation> Runtime::explain(const OpHandle& handle, const Axes& axes) const {
+  if (control_->forked()) return forked_child();
   return control_->explain(*handle.state(), axes);
 }
 
-Status Runtime::force(std::string_view kernel) { return control_->force(kernel); }
+Status Runtime::force(std::string_view kernel) {
+  return control_->forked() ? forked_child() : control_->force(kernel);
+}
 void Runtime::pause_evolution(bool paused) { control_->pause_evolution(paused); }
-std::string Runtime::status() const { return control_->status(); }
-std::string Runtime::metrics() const { return control_->metrics(); }
-Health Runtime::health() const { return control_->health(); }
+std::string Runtime::status() const { return control_->forked() ? "{\"forked\": true}" : control_->status(); }
+std::string Runtime::metrics() const { return control_->forked() ? "" : control_->metrics(); }
+Health Runtime::health() const { return control_->forked() ? Health{} : control_->health(); }
 int Runtime::http_port() const { return control_->http_port(); }
 int Runtime::sessions_running() const { return control_->sessions_running(); }
 

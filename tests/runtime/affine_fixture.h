@@ -8,12 +8,12 @@
 #include <fstream>
 #include <iterator>
 
-#include "affine_op.h"
 #include "dispatch/devices/cpu/cpu_kernel.h"
 #include "dispatch/devices/cpu/cpu_module.h"
 #include "runtime/core.h"
 #include "runtime/handle_state.h"
 #include "runtime/runtime.h"
+#include "tests/runtime/affine_op.h"
 
 namespace niche::testing_ops {
 

@@ -62,3 +62,36 @@ void affine_packed(const NicheKernelArgs *k, long begin, long end) {
   for (long i = begin; i < end; ++i)
     for (long j = 0; j < n; ++j) y[i * n + j] = x[i * n + j] * wb[2 * j] + wb[2 * j + 1];
 }
+
+/* The built-in operators, as plainly as can be: rms_norm (x, weight; y) and its fused in-place form (weight; x, residual).
+ * Newton's square root: no calls out. */
+static float rsqrt_newton(float v) {
+  union {
+    float f;
+    int i;
+  } u = {v};
+  u.i = 0x5f3759df - (u.i >> 1);
+  for (int k = 0; k < 4; ++k) u.f *= 1.5f - 0.5f * v * u.f * u.f;
+  return u.f;
+}
+void rms_rows(const NicheKernelArgs *k, long begin, long end) {
+  const long n = k->n[1];
+  for (long i = begin; i < end; ++i) {
+    const float *x = (const float *)k->p[0] + i * n, *w = (const float *)k->p[1];
+    float *y = (float *)k->p[2] + i * n, sum = 0;
+    for (long j = 0; j < n; ++j) sum += x[j] * x[j];
+    const float r = rsqrt_newton(sum / (float)n + (float)k->a[0]);
+    for (long j = 0; j < n; ++j) y[j] = x[j] * r * w[j];
+  }
+}
+void add_rms_rows(const NicheKernelArgs *k, long begin, long end) {
+  const long n = k->n[1];
+  for (long i = begin; i < end; ++i) {
+    const float *w = (const float *)k->p[0];
+    float *x = (float *)k->p[1] + i * n, *h = (float *)k->p[2] + i * n, sum = 0;
+    for (long j = 0; j < n; ++j) h[j] += x[j];
+    for (long j = 0; j < n; ++j) sum += h[j] * h[j];
+    const float r = rsqrt_newton(sum / (float)n + (float)k->a[0]);
+    for (long j = 0; j < n; ++j) x[j] = h[j] * r * w[j];
+  }
+}

@@ -3,7 +3,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
-#include "planted_cache.h"
+#include "tests/runtime/planted_cache.h"
 
 namespace niche::testing_ops {
 namespace {

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "planted_cache.h"
+#include "tests/runtime/planted_cache.h"
 
 namespace niche::testing_ops {
 namespace {

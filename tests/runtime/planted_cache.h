@@ -4,12 +4,12 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "affine_fixture.h"
 #include "evolve/definition_json.h"
 #include "evolve/verdict.h"
 #include "kernels_cache/kernel_cache.h"
 #include "kernels_cache/sha256.h"
 #include "runtime/host_environment.h"
+#include "tests/runtime/affine_fixture.h"
 
 namespace niche::testing_ops {
 

@@ -1,4 +1,4 @@
-#include "affine_fixture.h"
+#include "tests/runtime/affine_fixture.h"
 
 namespace niche::testing_ops {
 namespace {
