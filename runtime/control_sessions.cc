@@ -134,8 +134,11 @@ void Control::plan(int64_t now_ns) {
   }
   for (const auto& [id, s] : sessions_) s->set_paused(!reason.empty());
   if (!reason.empty()) return;
-  const auto ranking = telemetry_.ranking(64);
-  if (const telemetry::HotDefinition* hot = planner_.next(ranking, c, &plan_idle_))
+  for (const auto& [id, s] : sessions_) {
+    const DefinitionState& d = *definitions_.at(id);
+    if (planner_.should_yield({id, d.session_kernels, d.tried, d.best_seen}, ranking_, now_ns)) s->stop();
+  }
+  if (const telemetry::HotDefinition* hot = planner_.next(ranking_, c, &plan_idle_))
     start_session(*hot, now_ns);
 }
 
@@ -161,6 +164,7 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   worker.nice = config.session_nice;
   d.session_kernels = 0;
   d.tried = 0;
+  d.best_seen = 0;
   d.session_since_ns = now_ns;
   planner_.session_started(d.known.id, now_ns);
   ++counters_.sessions;

@@ -64,12 +64,25 @@ const telemetry::HotDefinition* Planner::next(const std::vector<telemetry::HotDe
   }
   for (const telemetry::HotDefinition& hot : ranking) {
     const Record& r = records_[hot.definition];
-    const bool due = !r.running && r.first_hot_ns != 0 &&
-                     now.now_ns - r.first_hot_ns >= seconds(options_.hot_seconds_min) &&
-                     now.now_ns >= r.not_before_ns;
+    const bool due = !r.running && hot_long_enough(r, now.now_ns) && now.now_ns >= r.not_before_ns;
     if (due && !hot.problems.empty()) return &hot;
   }
   return nullptr;
+}
+
+bool Planner::hot_long_enough(const Record& r, int64_t now_ns) const {
+  return r.first_hot_ns != 0 && now_ns - r.first_hot_ns >= seconds(options_.hot_seconds_min);
+}
+
+bool Planner::should_yield(const Progress& session, const std::vector<telemetry::HotDefinition>& ranking,
+                           int64_t now_ns) const {
+  constexpr double kWorthMore = 1.03;
+  if (session.kernels == 0 && (session.tried < kFruitless || session.best_speedup > kWorthMore)) return false;
+  return std::any_of(ranking.begin(), ranking.end(), [&](const telemetry::HotDefinition& hot) {
+    const auto at = records_.find(hot.definition);
+    return hot.definition != session.definition && at != records_.end() && at->second.sessions == 0 &&
+           hot_long_enough(at->second, now_ns) && !hot.problems.empty();
+  });
 }
 
 void Planner::session_started(uint32_t definition, int64_t) {

@@ -47,6 +47,18 @@ class Planner {
   const telemetry::HotDefinition* next(const std::vector<telemetry::HotDefinition>& ranking,
                                        const Conditions& now, std::string* why_not);
 
+  // A running session as others see it.
+  struct Progress {
+    uint32_t definition = 0;
+    int kernels = 0, tried = 0;
+    double best_speedup = 0;
+  };
+  // Should it end now, because a hot Definition waits for its first session? One that has its first kernel
+  // should, and one that found nothing in kFruitless candidates; both come again, with what they learnt.
+  bool should_yield(const Progress& session, const std::vector<telemetry::HotDefinition>& ranking,
+                    int64_t now_ns) const;
+  static constexpr int kFruitless = 24;
+
   void session_started(uint32_t definition, int64_t now_ns);
   enum class Outcome : uint8_t {
     kGained,   // committed a kernel
@@ -66,6 +78,7 @@ class Planner {
     Outcome last = Outcome::kNothing;
     bool running = false;
   };
+  bool hot_long_enough(const Record& r, int64_t now_ns) const;
   const PlannerOptions options_;
   std::unordered_map<uint32_t, Record> records_;
   int64_t last_end_ns_ = 0;

@@ -17,7 +17,7 @@ namespace {
 using dispatch::Status;
 
 // Problems that are timed; the rest of a session's are covered by the box around them.
-constexpr size_t kTimedProblems = 12;
+constexpr size_t kTimedProblems = 6;
 constexpr int64_t kOracleCacheBytes = int64_t{512} << 20;
 constexpr size_t kSourceBytesMax = 1 << 20;
 constexpr int kSelfTestPairs = 16;

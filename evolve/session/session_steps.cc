@@ -14,6 +14,8 @@ using search::Outcome;
 
 namespace {
 
+constexpr int kSmallBatches = 2;  // of 2 and 4 candidates
+
 const char* outcome_name(VerdictStatus s) {
   switch (s) {
     case VerdictStatus::kFaster:
@@ -39,7 +41,10 @@ void SessionImpl::run_batch() {
     recorder_.evaluations(rows);
     return;
   }
-  const int count = std::min(request_.batch, request_.evaluations_max - tried_);
+  // The first batches are small: a hot operator waits for its first kernel, and the compiler takes most of
+  // that.
+  const int size = batch_ < kSmallBatches ? std::min(request_.batch, 2 << batch_) : request_.batch;
+  const int count = std::min(size, request_.evaluations_max - tried_);
   const auto proposals = policy_->propose(tree_, count);
   if (proposals.empty()) {
     exhausted_ = true;

@@ -51,7 +51,12 @@ void become_small(const worker::Hello& hello) {
   write_file("/proc/self/oom_score_adj", "1000");
   if (hello.nice > 0) (void)::setpriority(PRIO_PROCESS, 0, hello.nice);
   const sched_param none{};
-  if (hello.idle) (void)::sched_setscheduler(0, SCHED_IDLE, &none);
+  if (hello.idle) {
+    (void)::sched_setscheduler(0, SCHED_IDLE, &none);
+    // A session of its own is a scheduling group of its own where autogrouping is on (a server started from a
+    // terminal), and groups share by their own weight: SCHED_IDLE alone would take half of a busy machine.
+    write_file("/proc/self/autogroup", "19");
+  }
   if (hello.memory_bytes_max > 0) {
     const rlimit limit{static_cast<rlim_t>(hello.memory_bytes_max),
                        static_cast<rlim_t>(hello.memory_bytes_max)};

@@ -18,7 +18,8 @@ class Checker {
  public:
   explicit Checker(size_t samples_max) : samples_max_(samples_max) {}
 
-  // Keeps the body of a response that carries features, until full. Cheap: no parsing, no arithmetic.
+  // Keeps the body of a response that carries features: up to samples_max / 2 of those made by evolved
+  // kernels in at least half of their calls, and as many others. Cheap: no parsing, no arithmetic.
   void offer(const niche::replay::RequestSpec& request, const std::string& body);
 
   struct Outcome {
@@ -32,6 +33,7 @@ class Checker {
  private:
   const size_t samples_max_;
   std::mutex mutex_;
+  size_t kept_evolved_ = 0, kept_library_ = 0;
   std::vector<std::pair<niche::replay::RequestSpec, std::string>> kept_;
 };
 

@@ -18,7 +18,7 @@ struct DemoOptions {
   std::string trace;
   std::string out = "out/demo";
   int threads = 2;
-  double tuning_seconds_max = 170;
+  double tuning_seconds_max = 200;
 };
 
 // Returns the process's exit code. `stop` is set by Ctrl-C: ends cleanly at the next second.

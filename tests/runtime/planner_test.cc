@@ -115,6 +115,28 @@ TEST_F(PlannerTest, PausesForMemoryThrottlingLatencyAndItsOwner) {
   EXPECT_THAT(pause(8), HasSubstr("owner"));
 }
 
+TEST_F(PlannerTest, ASessionYieldsToADefinitionThatNeverHadOne) {
+  const std::vector ranking{hot(1, 0.5), hot(2, 0.2)};
+  (void)next(ranking, 0);
+  ASSERT_NE(next(ranking, 1), nullptr);
+  planner.session_started(1, kSecond);
+  const auto yields = [&](const Planner::Progress& p) {
+    return planner.should_yield(p, ranking, 2 * kSecond);
+  };
+  EXPECT_FALSE(yields({1, 0, 4, 2.0})) << "its first kernel is near";
+  EXPECT_FALSE(yields({1, 0, Planner::kFruitless, 1.5})) << "something faster was seen";
+  EXPECT_TRUE(yields({1, 0, Planner::kFruitless, 1.0}));
+  EXPECT_TRUE(yields({1, 1, 4, 2.0}));
+  planner.session_started(2, 2 * kSecond);
+  EXPECT_FALSE(yields({1, 1, 4, 2.0})) << "all had a session";
+}
+
+TEST_F(PlannerTest, ASessionDoesNotYieldToWhatIsHardlyHot) {
+  (void)next({hot(1, 0.5), hot(2, 0.001)}, 0);
+  planner.session_started(1, kSecond);
+  EXPECT_FALSE(planner.should_yield({1, 1, 4, 2.0}, {hot(1, 0.5), hot(2, 0.001)}, 9 * kSecond));
+}
+
 TEST(PlannerBudget, LongSessionsAreHeldToTheirShareOfCpu) {
   PlannerOptions o;
   o.cpu_share = 0.25;

@@ -8,11 +8,11 @@
 // lanes * nr output channels m + 2 products V * U (rows: tiles, vectors: output channels) and the output
 // transform, in L1 throughout.
 //
-// Schedules: `lanes`, register tile `mr` x `nr`, `panel`, `m` (6 saves a tenth of the products of 4 at 1.4
-// times its error; 2 where the error of both is too much), `unroll` of the product over channels,
-// `pin` (see gemm_text.h), `ahead`:
-// prefetch the next panel's input and this block's output lines during the products (the server's activations
-// are rarely in L2; without it they cost a third of the time).
+// Schedules: `lanes`, register tile `mr` x `nr`, `panel`, `m` (2 where the error of 4 is too much; F(6, 3)
+// saves a tenth of the products of F(4, 3), but errs 22 times as much as the library on extreme inputs, where
+// 16 is allowed), `unroll` of the product over channels, `pin` (see gemm_text.h), `ahead`: prefetch the next
+// panel's input and this block's output lines during the products (the server's activations are rarely in L2;
+// without it they cost a third of the time).
 #include "runtime/ops/cpu/gemm_families.h"
 #include "runtime/ops/cpu/gemm_text.h"
 #include "runtime/ops/cpu/space_family.h"
@@ -128,12 +128,6 @@ extern "C" void pack@(const NicheKernelArgs* a, void* out) {
         if constexpr (M == 2) {
           t[0] = (float)g[0], t[U_STEP] = (float)((sum + g[1]) / 2), t[2 * U_STEP] = (float)((sum - g[1]) / 2);
           t[3 * U_STEP] = (float)g[2];
-        } else if constexpr (M == 6) {
-          const double even[3] = {-2.0 / 9 * sum, (g[0] + 4 * g[2]) / 90, (32 * g[0] + 8 * g[2]) / 45};
-          const double odd[3] = {-2.0 / 9 * g[1], g[1] / 45, 16 * g[1] / 45};
-          t[0] = (float)g[0], t[7 * U_STEP] = (float)g[2];
-          for (int k = 0; k < 3; ++k)
-            t[(2 * k + 1) * U_STEP] = (float)(even[k] + odd[k]), t[(2 * k + 2) * U_STEP] = (float)(even[k] - odd[k]);
         } else {
           t[0] = (float)(g[0] / 4);
           t[U_STEP] = (float)(-(sum + g[1]) / 6), t[2 * U_STEP] = (float)(-(sum - g[1]) / 6);
@@ -191,7 +185,7 @@ class WinogradFamily : public SpaceFamily {
                      {"mr", {6, 4, 5, 3, 8, 12, 14}},
                      {"nr", {2, 3, 4, 1}},
                      {"panel", {24, 32, 48, 16, 40, 64, 8}},
-                     {"m", {4, 6, 2}},
+                     {"m", {4, 2}},
                      {"unroll", {1, 2, 4}},
                      {"pin", {1, 0}},
                      {"ahead", {1, 0}},
@@ -250,9 +244,7 @@ class WinogradFamily : public SpaceFamily {
       s.push_back({{"lanes", 16}, {"mr", 14}, {"nr", 2}, {"panel", 32}, {"unroll", 2}});
       s.push_back({{"lanes", 16}, {"mr", 8}, {"nr", 3}, {"panel", 32}, {"unroll", 2}});
     }
-    s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 24}, {"m", 6}, {"unroll", 2}});
     s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 24}, {"unroll", 2}});
-    s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 16}, {"m", 6}, {"unroll", 4}});
     s.push_back({{"mr", 4}, {"nr", 3}, {"panel", 24}, {"unroll", 2}});
     s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 8}});
     s.push_back({{"mr", 6}, {"nr", 2}, {"panel", 24}, {"m", 2}});

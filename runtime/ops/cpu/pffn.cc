@@ -8,8 +8,7 @@
 //
 // Schedules: `lanes`; register tile `mr` x `nr`; `rows` of a chunk, the reuse of a panel of W; `copy` a panel
 // of W to contiguous scratch while the chunk's first block uses it (a row of W is 0.5-1 KiB: panels in place
-// collide in L1); `ahead` prefetches the next panel meanwhile; `gelu` 0: erf as a rational (5, 5), one
-// division, 1: erf by 2^q; `unroll` and `pin` as in gemm_text.h.
+// collide in L1); `ahead` prefetches the next panel meanwhile; `unroll` and `pin` as in gemm_text.h.
 #include "runtime/ops/cpu/gemm_families.h"
 #include "runtime/ops/cpu/gemm_text.h"
 #include "runtime/ops/cpu/space_family.h"
@@ -24,23 +23,6 @@ constexpr Blocks CHUNK(N, ROWS);
 constexpr long TALLER = CHUNK.base + (CHUNK.extra > 0);  // chunks have CHUNK.base or so many rows
 constexpr long LEAST_ROWS = least_of(smallest(CHUNK.base, MR), smallest(TALLER, MR));
 constexpr long MOST_ROWS = most_of(largest(CHUNK.base, MR), largest(TALLER, MR));
-
-template <class V> NICHE_INLINE V gelu(V x) {
-  if constexpr (GELU == 0) {
-    const V z = vmax(V{} - 5.5f, vmin(V{} + 5.5f, x)), t = z * z;  // a NaN stays
-    V p = fma(V{} + 4.54992772e-08f, t, V{} + 1.27042049e-05f);
-    V q = fma(V{} + 1.19751087e-06f, t, V{} + 7.36466245e-05f);
-    p = fma(p, t, V{} + 0.000337645703f), q = fma(q, t, V{} + 0.00188442855f);
-    p = fma(p, t, V{} + 0.00935448613f), q = fma(q, t, V{} + 0.0286457092f);
-    p = fma(p, t, V{} + 0.0677047297f), q = fma(q, t, V{} + 0.2515212f);
-    p = fma(p, t, V{} + 0.797884464f), q = fma(q, t, V{} + 1.0f);
-    const V half = x * 0.5f;
-    return fma(half, z * p / q, half);
-  } else {
-    const V half = x * 0.5f;
-    return fma(half, erf(x * 0.707106781f), half);
-  }
-}
 
 struct Io { const float* a; const float* w; const float* bias; const float* scale; float* out; float* copy; };
 
@@ -152,7 +134,6 @@ class PffnFamily : public SpaceFamily {
                      {"rows", {32, 24, 12, 16, 48, 64, 96, 160}},
                      {"copy", {1, 0}},
                      {"ahead", {1, 0}},
-                     {"gelu", {0, 1}},
                      {"unroll", {1, 2, 4}},
                      {"pin", {1, 0}},
                      {"serial", {64, 16, 256}}}) {}
@@ -172,7 +153,6 @@ class PffnFamily : public SpaceFamily {
                  .let("ROWS", v["rows"])
                  .let("COPY", v["copy"])
                  .let("AHEAD", v["ahead"])
-                 .let("GELU", v["gelu"])
                  .let("UNROLL", v["unroll"])
                  .let("PIN", v["pin"])
                  .let_float("EPS", d.attr("eps"))
@@ -211,7 +191,7 @@ class PffnFamily : public SpaceFamily {
     s.push_back({{"mr", 4}, {"nr", 3}, {"rows", 32}});
     s.push_back({{"mr", 6}, {"nr", 2}, {"rows", 48}, {"unroll", 2}});
     s.push_back({{"mr", 6}, {"nr", 2}, {"rows", 24}, {"copy", 0}});
-    s.push_back({{"mr", 6}, {"nr", 2}, {"rows", 12}, {"gelu", 1}});
+    s.push_back({{"mr", 6}, {"nr", 2}, {"rows", 12}});
     s.push_back({{"mr", 5}, {"nr", 2}, {"rows", 48}, {"ahead", 0}});
     return s;
   }

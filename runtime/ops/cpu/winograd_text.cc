@@ -10,9 +10,8 @@ constexpr long V_STEP = CI * PANEL, U_STEP = CI * COB, U_BLOCK = STEPS * U_STEP,
 NICHE_INLINE f32x4 load4(const float* p) { return load_as<f32x4>(p); }
 // Within each 128 bits: a 4 x 4 transpose is unpack, unpack, move, move.
 #if LANES == 16
-#define NICHE_SHUFFLE(a, b, i, j, k, l)                                                                        \
-  __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, \
-                          k + 12, l + 12)
+#define NICHE_ALL(i, j, k, l) i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, k + 12, l + 12
+#define NICHE_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, NICHE_ALL(i, j, k, l))
 NICHE_INLINE F join(const f32x4* q) {
   const f32x8 lo = __builtin_shufflevector(q[0], q[1], 0, 1, 2, 3, 4, 5, 6, 7);
   const f32x8 hi = __builtin_shufflevector(q[2], q[3], 0, 1, 2, 3, 4, 5, 6, 7);
@@ -46,22 +45,11 @@ NICHE_INLINE void transform_input(const F* first, const F* second, float* v) {
   const auto pair = [&](int step, F even, F odd) __attribute__((always_inline)) {
     put(v + step * V_STEP, even + odd), put(v + (step + 1) * V_STEP, even - odd);
   };
-  if constexpr (M == 4) {
-    const F four = splat<W>(4), minus5 = splat<W>(-5), s = d3 - d1;
-    put(v, fma(four, d0, fma(minus5, d2, d4)));
-    pair(1, fma(-four, d2, d4), fma(-four, d1, d3));
-    pair(3, d4 - d2, s + s);
-    put(v + 5 * V_STEP, fma(four, d1, fma(minus5, d3, d5)));
-  } else {
-    const F h = unpack_high(second[0], second[1]), i = unpack_high(second[2], second[3]);
-    const F d6 = move_low(h, i), d7 = move_high(h, i);
-    const F q = splat<W>(-4.25f), r = splat<W>(5.25f), t = splat<W>(-2.5f);
-    put(v, fma(r, d4 - d2, d0 - d6));
-    pair(1, fma(q, d4, d2 + d6), fma(q, d3, d1 + d5));
-    pair(3, fma(splat<W>(0.25f), d2, fma(splat<W>(-1.25f), d4, d6)), fma(splat<W>(2), d5, fma(splat<W>(0.5f), d1, t * d3)));
-    pair(5, fma(splat<W>(4), d2, fma(splat<W>(-5), d4, d6)), fma(splat<W>(2), d1, fma(splat<W>(0.5f), d5, t * d3)));
-    put(v + 7 * V_STEP, fma(r, d3 - d5, d7 - d1));
-  }
+  const F four = splat<W>(4), minus5 = splat<W>(-5), s = d3 - d1;
+  put(v, fma(four, d0, fma(minus5, d2, d4)));
+  pair(1, fma(-four, d2, d4), fma(-four, d1, d3));
+  pair(3, d4 - d2, s + s);
+  put(v + 5 * V_STEP, fma(four, d1, fma(minus5, d3, d5)));
 }
 
 // Four inputs from index `from` on, zero outside [0, L): a load that stays inside, shifted and masked.
@@ -97,24 +85,12 @@ template <int Q> NICHE_INLINE void put_quads(float* y, long channels, long Lo, c
     put_quads<Q + 1>(y, channels, Lo, o);
   }
 }
-// low: outputs 4 and 5 of channels 0 and 1 of each quad, high: of channels 2 and 3.
-template <int Q> NICHE_INLINE void put_pairs(float* y, long channels, long Lo, F low, F high) {
-  if constexpr (Q < QUADS) {
-    const i64x2 v[2] = {(i64x2)quad<Q>(low), (i64x2)quad<Q>(high)};
-    for (int r = 0; r < 4; ++r) {
-      const long two = v[r / 2][r % 2];
-      if (CO % W == 0 || 4 * Q + r < channels) __builtin_memcpy(y + (4 * Q + r) * Lo, &two, 8);
-    }
-    put_pairs<Q + 1>(y, channels, Lo, low, high);
-  }
-}
 // M outputs of W channels, o[j]: output j.
-template <int TILE = M> NICHE_INLINE void put_tile(float* y, long channels, long Lo, const F* o) {
+NICHE_INLINE void put_tile(float* y, long channels, long Lo, const F* o) {
   const F a = unpack_low(o[0], o[1]), b = unpack_high(o[0], o[1]);
   const F c = unpack_low(o[2], o[3]), e = unpack_high(o[2], o[3]);
   const F t[4] = {move_low(a, c), move_high(a, c), move_low(b, e), move_high(b, e)};
   put_quads<0>(y, channels, Lo, t);
-  if constexpr (TILE == 6) put_pairs<0>(y + 4, channels, Lo, unpack_low(o[4], o[5]), unpack_high(o[4], o[5]));
 }
 // Output transform of one tile and COB channels; `left`: outputs of the tile that exist.
 NICHE_INLINE void output_tile(const float* m, const float* bias, float* y, long co, long Lo, long left) {
@@ -132,21 +108,10 @@ NICHE_INLINE void output_tile(const float* m, const float* bias, float* y, long 
       const F m4 = load<W>(m + 4 * STEP), m5 = load<W>(m + 5 * STEP);
       const F s1 = m1 + m2, d1 = m1 - m2, s2 = m3 + m4, d2 = m3 - m4;
       const F two = splat<W>(2), four = splat<W>(4), eight = splat<W>(8);
-      if constexpr (M == 4) {
-        o[0] = (m0 + s1) + (s2 + b);
-        o[1] = fma(two, d2, d1 + b);
-        o[2] = fma(four, s2, s1 + b);
-        o[3] = fma(eight, d2, d1 + (m5 + b));
-      } else {
-        const F m6 = load<W>(m + 6 * STEP), m7 = load<W>(m + 7 * STEP);
-        const F s3 = m5 + m6, d3 = m5 - m6, e = s1 + b, f = d1 + b;
-        o[0] = (m0 + e) + (s2 + s3);
-        o[1] = fma(two, d2, fma(splat<W>(0.5f), d3, f));
-        o[2] = fma(four, s2, fma(splat<W>(0.25f), s3, e));
-        o[3] = fma(eight, d2, fma(splat<W>(0.125f), d3, f));
-        o[4] = fma(splat<W>(16), s2, fma(splat<W>(0.0625f), s3, e));
-        o[5] = fma(splat<W>(32), d2, fma(splat<W>(0.03125f), d3, f + m7));
-      }
+      o[0] = (m0 + s1) + (s2 + b);
+      o[1] = fma(two, d2, d1 + b);
+      o[2] = fma(four, s2, s1 + b);
+      o[3] = fma(eight, d2, d1 + (m5 + b));
     }
     if constexpr (M > 2) {
       if (left >= M) {
