@@ -62,12 +62,16 @@ const telemetry::HotDefinition* Planner::next(const std::vector<telemetry::HotDe
     *why_not = "resting between sessions";
     return nullptr;
   }
+  const telemetry::HotDefinition* again = nullptr;
   for (const telemetry::HotDefinition& hot : ranking) {
     const Record& r = records_[hot.definition];
     const bool due = !r.running && hot_long_enough(r, now.now_ns) && now.now_ns >= r.not_before_ns;
-    if (due && !hot.problems.empty()) return &hot;
+    if (!due || hot.problems.empty()) continue;
+    // Breadth first: a first kernel is worth more than the next few per cent of an operator that has one.
+    if (r.sessions == 0) return &hot;
+    if (again == nullptr) again = &hot;
   }
-  return nullptr;
+  return again;
 }
 
 bool Planner::hot_long_enough(const Record& r, int64_t now_ns) const {

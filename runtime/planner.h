@@ -42,8 +42,9 @@ class Planner {
   // Should running sessions stand still, and why? Empty: no.
   std::string pause_reason(const Conditions& now);
 
-  // The Definition to start a session for, if one is worth it and may start now. `ranking`: most savable
-  // first. Null: none; `why_not` says why in a few words.
+  // The Definition to start a session for, if one is worth it and may start now: the most savable of those
+  // that never had one, else the most savable. `ranking`: most savable first. Null: none; `why_not` says why
+  // in a few words.
   const telemetry::HotDefinition* next(const std::vector<telemetry::HotDefinition>& ranking,
                                        const Conditions& now, std::string* why_not);
 

@@ -30,11 +30,11 @@ bool is_sampled(uint64_t id, uint64_t one_in) { return (id * 0x9e3779b97f4a7c15U
 
 void Checker::offer(const niche::replay::RequestSpec& request, const std::string& body) {
   if (body.find("\"features\"") == std::string::npos) return;
-  // Half of what is kept is for responses of mostly evolved kernels, however late they come.
+  // Most of what is kept is for responses of mostly evolved kernels, however late they come.
   const bool evolved = mostly_evolved(body);
   const std::lock_guard lock(mutex_);
   size_t& kept = evolved ? kept_evolved_ : kept_library_;
-  if (kept >= samples_max_ / 2) return;
+  if (kept >= (evolved ? samples_max_ * 2 / 3 : samples_max_ / 3)) return;
   ++kept;
   kept_.emplace_back(request, body);
 }

@@ -18,8 +18,8 @@ class Checker {
  public:
   explicit Checker(size_t samples_max) : samples_max_(samples_max) {}
 
-  // Keeps the body of a response that carries features: up to samples_max / 2 of those made by evolved
-  // kernels in at least half of their calls, and as many others. Cheap: no parsing, no arithmetic.
+  // Keeps the body of a response that carries features: two thirds of samples_max for those made by
+  // evolved kernels in at least half of their calls, a third for others. Cheap: no parsing, no arithmetic.
   void offer(const niche::replay::RequestSpec& request, const std::string& body);
 
   struct Outcome {

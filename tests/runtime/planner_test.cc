@@ -115,6 +115,18 @@ TEST_F(PlannerTest, PausesForMemoryThrottlingLatencyAndItsOwner) {
   EXPECT_THAT(pause(8), HasSubstr("owner"));
 }
 
+TEST_F(PlannerTest, ADefinitionThatNeverHadASessionGoesFirst) {
+  const std::vector ranking{hot(1, 0.5), hot(2, 0.2)};
+  (void)next(ranking, 0);
+  planner.session_started(1, kSecond);
+  planner.session_ended(1, Planner::Outcome::kGained, 2 * kSecond);
+  ASSERT_NE(next(ranking, 30), nullptr);
+  EXPECT_EQ(next(ranking, 30)->definition, 2u);
+  planner.session_started(2, 30 * kSecond);
+  planner.session_ended(2, Planner::Outcome::kGained, 31 * kSecond);
+  EXPECT_EQ(next(ranking, 60)->definition, 1u) << "then the most savable";
+}
+
 TEST_F(PlannerTest, ASessionYieldsToADefinitionThatNeverHadOne) {
   const std::vector ranking{hot(1, 0.5), hot(2, 0.2)};
   (void)next(ranking, 0);
