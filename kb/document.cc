@@ -11,7 +11,8 @@ using dispatch::invalid;
 using dispatch::Result;
 using dispatch::Status;
 
-constexpr std::array<std::string_view, 5> kTiers{"constraints", "guidance", "hardware", "languages", "samples"};
+constexpr std::array<std::string_view, 5> kTiers{"constraints", "guidance", "hardware", "languages",
+                                                 "samples"};
 
 std::string_view trimmed(std::string_view s) {
   const size_t first = s.find_first_not_of(" \t\r");
@@ -84,14 +85,16 @@ Result<Document> parse_document(std::string_view text, const std::string& origin
       if (colon == std::string_view::npos) return refuse("'" + std::string(line) + "' is no field");
       const auto name = trimmed(line.substr(0, colon)), value = trimmed(line.substr(colon + 1));
       if (!set_field(d, name, value))
-        return refuse("field '" + std::string(name) + "' is unknown, or cannot be '" + std::string(value) + "'");
+        return refuse("field '" + std::string(name) + "' is unknown, or cannot be '" + std::string(value) +
+                      "'");
     } else {
       if (line.starts_with("## ")) d.modules.push_back({std::string(trimmed(line.substr(3))), ""});
       if (!d.modules.empty()) d.modules.back().text.append(line) += '\n';
     }
   }
   if (in != In::kBody) return invalid(origin + ": its front matter does not end");
-  if (d.id.empty() || d.title.empty() || d.tier.empty()) return invalid(origin + ": id, title and tier are needed");
+  if (d.id.empty() || d.title.empty() || d.tier.empty())
+    return invalid(origin + ": id, title and tier are needed");
   if (d.modules.empty()) return invalid(origin + ": no section; sections begin with '## '");
   return d;
 }

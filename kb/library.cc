@@ -15,8 +15,8 @@ namespace {
 using dispatch::Result;
 using dispatch::Status;
 
-constexpr size_t kDocumentsMax = 8;     // that stage two looks into
-constexpr int kModulesOfOneMax = 3;     // so that one long page does not take the whole budget
+constexpr size_t kDocumentsMax = 8;       // that stage two looks into
+constexpr int kModulesOfOneMax = 3;       // so that one long page does not take the whole budget
 constexpr size_t kSignalBytesMax = 2048;  // of an error text
 
 bool holds(const std::vector<std::string>& list, std::string_view v) {
@@ -68,7 +68,8 @@ double fit(const Document& d, const Query& q, const std::string& error) {
 bool platform_matches(const std::vector<std::string>& platforms, std::string_view platform) {
   if (platforms.empty() || platform.empty()) return true;
   return std::any_of(platforms.begin(), platforms.end(), [&](const std::string& p) {
-    return platform == p || (platform.size() > p.size() && platform.starts_with(p) && platform[p.size()] == '.') ||
+    return platform == p ||
+           (platform.size() > p.size() && platform.starts_with(p) && platform[p.size()] == '.') ||
            (p.size() > platform.size() && p.starts_with(platform) && p[platform.size()] == '.');
   });
 }
@@ -78,8 +79,11 @@ std::string fts_query(std::string_view text) {
   std::set<std::string> words;
   for (size_t at = 0; at < text.size() && words.size() < 64;) {
     size_t end = at;
-    while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_')) ++end;
-    if (const std::string w = lower(text.substr(at, end - at)); w.size() >= 2 && w.size() <= 40 && words.insert(w).second)
+    while (end < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_'))
+      ++end;
+    if (const std::string w = lower(text.substr(at, end - at));
+        w.size() >= 2 && w.size() <= 40 && words.insert(w).second)
       out += (out.empty() ? "\"" : " OR \"") + w + '"';
     at = end + 1;
   }
@@ -97,17 +101,20 @@ Status Library::add(std::string_view text, const std::string& origin) {
 }
 
 const Document* Library::find(std::string_view id) const {
-  const auto at = std::find_if(documents_.begin(), documents_.end(), [&](const Document& d) { return d.id == id; });
+  const auto at =
+      std::find_if(documents_.begin(), documents_.end(), [&](const Document& d) { return d.id == id; });
   return at == documents_.end() ? nullptr : &*at;
 }
 
 Result<std::unique_ptr<Library>> Library::open(const std::string& directory) {
   std::unique_ptr<Library> library(new Library());
-  for (const ShippedFile& f : shipped_documents()) NICHE_RETURN_IF_ERROR(library->add(f.text, std::string(f.name)));
+  for (const ShippedFile& f : shipped_documents())
+    NICHE_RETURN_IF_ERROR(library->add(f.text, std::string(f.name)));
   std::error_code ec;
   std::vector<std::string> files;
   if (!directory.empty())
-    for (std::filesystem::recursive_directory_iterator at(directory, ec), end; !ec && at != end; at.increment(ec))
+    for (std::filesystem::recursive_directory_iterator at(directory, ec), end; !ec && at != end;
+         at.increment(ec))
       if (at->path().extension() == ".md") files.push_back(at->path().string());
   if (ec) return dispatch::io_error("kb directory " + directory + ": " + ec.message());
   std::sort(files.begin(), files.end());
@@ -125,11 +132,13 @@ Result<std::unique_ptr<Library>> Library::open(const std::string& directory) {
 Status Library::index() {
   if (sqlite3_open(":memory:", &db_) != SQLITE_OK) return sqlite_error(db_, "open");
   const char* schema =
-      "CREATE VIRTUAL TABLE documents USING fts5(title, symptom, body, tokenize=\"unicode61 tokenchars '_'\");"
+      "CREATE VIRTUAL TABLE documents USING fts5(title, symptom, body, tokenize=\"unicode61 tokenchars "
+      "'_'\");"
       "CREATE VIRTUAL TABLE modules USING fts5(heading, body, tokenize=\"unicode61 tokenchars '_'\");";
   if (sqlite3_exec(db_, schema, nullptr, nullptr, nullptr) != SQLITE_OK) return sqlite_error(db_, "schema");
   Statement document, module;
-  sqlite3_prepare_v2(db_, "INSERT INTO documents(rowid, title, symptom, body) VALUES(?,?,?,?)", -1, &document.s, nullptr);
+  sqlite3_prepare_v2(db_, "INSERT INTO documents(rowid, title, symptom, body) VALUES(?,?,?,?)", -1,
+                     &document.s, nullptr);
   sqlite3_prepare_v2(db_, "INSERT INTO modules(rowid, heading, body) VALUES(?,?,?)", -1, &module.s, nullptr);
   const auto put = [](sqlite3_stmt* s, int i, const std::string& t) {
     sqlite3_bind_text(s, i, t.data(), static_cast<int>(t.size()), SQLITE_TRANSIENT);
@@ -163,7 +172,8 @@ Result<std::map<int64_t, double>> Library::match(const char* sql, const std::str
   sqlite3_bind_text(s.s, 1, match.data(), static_cast<int>(match.size()), SQLITE_TRANSIENT);
   int rc = SQLITE_ROW;
   // bm25 is smaller for better matches.
-  while ((rc = sqlite3_step(s.s)) == SQLITE_ROW) scores[sqlite3_column_int64(s.s, 0)] = -sqlite3_column_double(s.s, 1);
+  while ((rc = sqlite3_step(s.s)) == SQLITE_ROW)
+    scores[sqlite3_column_int64(s.s, 0)] = -sqlite3_column_double(s.s, 1);
   if (rc != SQLITE_DONE) return sqlite_error(db_, "search");
   return scores;
 }
@@ -171,16 +181,19 @@ Result<std::map<int64_t, double>> Library::match(const char* sql, const std::str
 Result<std::vector<Hit>> Library::search(const Query& query) {
   const std::string error = lower(std::string_view(query.error).substr(0, kSignalBytesMax));
   const std::string words = fts_query(query.words + ' ' + query.op + ' ' + query.bottleneck + ' ' + error);
-  auto by_document = match("SELECT rowid, bm25(documents, 4.0, 8.0, 1.0) FROM documents WHERE documents MATCH ?", words);
+  auto by_document =
+      match("SELECT rowid, bm25(documents, 4.0, 8.0, 1.0) FROM documents WHERE documents MATCH ?", words);
   if (!by_document.ok()) return by_document.status();
   std::vector<std::pair<double, size_t>> order;
   for (size_t d = 0; d < documents_.size(); ++d) {
     double score = fit(documents_[d], query, error);
     if (score < 0) continue;
-    if (const auto at = by_document->find(static_cast<int64_t>(d)); at != by_document->end()) score += at->second;
+    if (const auto at = by_document->find(static_cast<int64_t>(d)); at != by_document->end())
+      score += at->second;
     if (score > 0) order.emplace_back(-score, d);
   }
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   if (order.size() > kDocumentsMax) order.resize(kDocumentsMax);
 
   auto by_module = match("SELECT rowid, bm25(modules, 4.0, 1.0) FROM modules WHERE modules MATCH ?", words);

@@ -19,8 +19,10 @@ constexpr size_t kTextBytesMax = 2048;
 constexpr int kHopelessAfter = 8;
 
 constexpr const char* kSchema =
-    "CREATE TABLE IF NOT EXISTS skills(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, op TEXT NOT NULL, dtype TEXT NOT "
-    "NULL, arch TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL, gain REAL NOT NULL, shown INTEGER NOT NULL "
+    "CREATE TABLE IF NOT EXISTS skills(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, op TEXT NOT NULL, dtype "
+    "TEXT NOT "
+    "NULL, arch TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL, gain REAL NOT NULL, shown INTEGER "
+    "NOT NULL "
     "DEFAULT 0, helped INTEGER NOT NULL DEFAULT 0, session TEXT NOT NULL, unix_ns INTEGER NOT NULL, "
     "UNIQUE(kind, op, dtype, arch, title)) STRICT";
 
@@ -72,31 +74,36 @@ Result<std::unique_ptr<SkillBook>> SkillBook::open(const std::string& path) {
 
 Result<int64_t> SkillBook::add(const Skill& skill) {
   Statement s;
-  if (sqlite3_prepare_v2(db_,
-                         "INSERT INTO skills(kind, op, dtype, arch, title, text, gain, session, unix_ns) "
-                         "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET gain=max(gain, excluded.gain) RETURNING id",
-                         -1, &s.s, nullptr) != SQLITE_OK)
+  if (sqlite3_prepare_v2(
+          db_,
+          "INSERT INTO skills(kind, op, dtype, arch, title, text, gain, session, unix_ns) "
+          "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET gain=max(gain, excluded.gain) RETURNING id",
+          -1, &s.s, nullptr) != SQLITE_OK)
     return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
   int i = 0;
-  for (const std::string& t : {skill.kind, skill.op, skill.dtype, skill.arch, cut(skill.title), cut(skill.text)})
+  for (const std::string& t :
+       {skill.kind, skill.op, skill.dtype, skill.arch, cut(skill.title), cut(skill.text)})
     s.bind(++i, t);
   sqlite3_bind_double(s.s, 7, skill.gain);
   s.bind(8, skill.session);
   sqlite3_bind_int64(s.s, 9, skill.unix_ns);
-  if (sqlite3_step(s.s) != SQLITE_ROW) return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
+  if (sqlite3_step(s.s) != SQLITE_ROW)
+    return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
   const int64_t id = sqlite3_column_int64(s.s, 0);
   sqlite3_step(s.s);
-  NICHE_RETURN_IF_ERROR(run(
-      "DELETE FROM skills WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY op, arch ORDER BY "
-      "helped DESC, unix_ns DESC) AS place FROM skills) WHERE place > 200)"));
+  NICHE_RETURN_IF_ERROR(
+      run("DELETE FROM skills WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY op, "
+          "arch ORDER BY "
+          "helped DESC, unix_ns DESC) AS place FROM skills) WHERE place > 200)"));
   return id;
 }
 
 Result<std::vector<Skill>> SkillBook::read(const std::string& where, const std::vector<std::string>& values) {
   Statement s;
   const std::string sql =
-      "SELECT id, kind, op, dtype, arch, title, text, gain, shown, helped, session, unix_ns FROM skills WHERE " + where +
-      " ORDER BY helped DESC, id LIMIT 1000";
+      "SELECT id, kind, op, dtype, arch, title, text, gain, shown, helped, session, unix_ns FROM skills "
+      "WHERE " +
+      where + " ORDER BY helped DESC, id LIMIT 1000";
   if (sqlite3_prepare_v2(db_, sql.c_str(), -1, &s.s, nullptr) != SQLITE_OK)
     return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
   for (size_t i = 0; i < values.size(); ++i) s.bind(static_cast<int>(i) + 1, values[i]);
@@ -107,8 +114,17 @@ Result<std::vector<Skill>> SkillBook::read(const std::string& where, const std::
   std::vector<Skill> skills;
   int rc = SQLITE_ROW;
   while ((rc = sqlite3_step(s.s)) == SQLITE_ROW) {
-    Skill k{sqlite3_column_int64(s.s, 0), text(1), text(2), text(3), text(4), text(5), text(6),
-            sqlite3_column_double(s.s, 7), sqlite3_column_int(s.s, 8), sqlite3_column_int(s.s, 9), text(10),
+    Skill k{sqlite3_column_int64(s.s, 0),
+            text(1),
+            text(2),
+            text(3),
+            text(4),
+            text(5),
+            text(6),
+            sqlite3_column_double(s.s, 7),
+            sqlite3_column_int(s.s, 8),
+            sqlite3_column_int(s.s, 9),
+            text(10),
             sqlite3_column_int64(s.s, 11)};
     skills.push_back(std::move(k));
   }
@@ -120,8 +136,9 @@ Result<std::vector<Skill>> SkillBook::all(const std::string& op) {
   return op.empty() ? read("1", {}) : read("op=?", {op});
 }
 
-Result<std::vector<Skill>> SkillBook::pick(const std::string& op, const std::string& dtype, const std::string& arch,
-                                           const std::string& error, size_t bytes_max) {
+Result<std::vector<Skill>> SkillBook::pick(const std::string& op, const std::string& dtype,
+                                           const std::string& arch, const std::string& error,
+                                           size_t bytes_max) {
   // Lessons hold for any operator of the architecture; wins for their own.
   auto skills = read("arch=?1 AND (kind='lesson' OR (op=?2 AND dtype=?3))", {arch, op, dtype});
   if (!skills.ok()) return skills.status();
@@ -163,8 +180,8 @@ Status SkillBook::shown(const std::vector<int64_t>& ids, bool helped) {
   std::string list;
   for (int64_t id : ids) list += (list.empty() ? "" : ",") + std::to_string(id);
   if (list.empty()) return {};
-  return run("UPDATE skills SET shown=shown+1, helped=helped+" + std::string(helped ? "1" : "0") + " WHERE id IN (" +
-             list + ")");
+  return run("UPDATE skills SET shown=shown+1, helped=helped+" + std::string(helped ? "1" : "0") +
+             " WHERE id IN (" + list + ")");
 }
 
 std::string quoted(std::string_view text) {

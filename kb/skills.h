@@ -1,10 +1,10 @@
 // SkillBook: what sessions learnt, with the evidence for it, in one SQLite file that many processes share.
 // Wins (what made a kernel of an operator faster, by how much) and lessons (an error and what cured it).
 //
-// A skill is *suspect* until it has helped twice: it was shown before a proposal, and that proposal passed and
-// was better than what it set out from. Suspect ones are shown one at a time; one that was shown eight times
-// without any help is not shown again. Texts come from models and compilers: they are data; whoever shows
-// them quotes them (quoted()).
+// A skill is *suspect* until it has helped twice: it was shown before a proposal, and that proposal passed
+// and was better than what it set out from. Suspect ones are shown one at a time; one that was shown eight
+// times without any help is not shown again. Texts come from models and compilers: they are data; whoever
+// shows them quotes them (quoted()).
 //
 // Thread-safety: one owner thread; open one a thread. Bounds: texts are cut at 2 KiB; per operator and
 // architecture the 200 skills of the best record are kept.
@@ -44,13 +44,14 @@ class SkillBook {
   SkillBook(const SkillBook&) = delete;
   SkillBook& operator=(const SkillBook&) = delete;
 
-  // A text that is there already (same kind, operator, type, architecture, title) keeps its record; the larger
-  // gain stands. Gives the id.
+  // A text that is there already (same kind, operator, type, architecture, title) keeps its record; the
+  // larger gain stands. Gives the id.
   dispatch::Result<int64_t> add(const Skill& skill);
   // What to show: trusted ones first, by the upper bound of how often they help, then one suspect. Lessons
   // only where `error` holds some of their words.
-  dispatch::Result<std::vector<Skill>> pick(const std::string& op, const std::string& dtype, const std::string& arch,
-                                            const std::string& error, size_t bytes_max);
+  dispatch::Result<std::vector<Skill>> pick(const std::string& op, const std::string& dtype,
+                                            const std::string& arch, const std::string& error,
+                                            size_t bytes_max);
   dispatch::Status shown(const std::vector<int64_t>& ids, bool helped);
   dispatch::Result<std::vector<Skill>> all(const std::string& op = {});
 

@@ -51,7 +51,8 @@ class Reader final : public AnswerReader {
     } else if (type == "content_block_stop") {
       in_text_ = false;
     } else if (type == "message_delta") {
-      a.usage.output_tokens = std::max(a.usage.output_tokens, integer(object_at(j, "usage"), "output_tokens"));
+      a.usage.output_tokens =
+          std::max(a.usage.output_tokens, integer(object_at(j, "usage"), "output_tokens"));
       const std::string reason = text_at(object_at(j, "delta"), "stop_reason");
       a.cut = reason == "max_tokens";
       if (reason == "refusal") a.refusal = "the model refused";
@@ -91,7 +92,8 @@ class Anthropic final : public Dialect {
   }
   std::unique_ptr<AnswerReader> reader() const override { return std::make_unique<Reader>(); }
   bool learn(int status, std::string_view error_body) override {
-    if (status != 400 || !cache_control_ || error_body.find("cache_control") == std::string_view::npos) return false;
+    if (status != 400 || !cache_control_ || error_body.find("cache_control") == std::string_view::npos)
+      return false;
     cache_control_ = false;
     return true;
   }

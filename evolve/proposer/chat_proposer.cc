@@ -25,8 +25,8 @@ bool status_passes(int status) {
 
 // A 429 that no waiting heals.
 bool out_of_credit(std::string_view body) {
-  for (std::string_view word : {"insufficient_quota", "insufficient balance", "Insufficient Balance", "billing",
-                                "credit balance"})
+  for (std::string_view word :
+       {"insufficient_quota", "insufficient balance", "Insufficient Balance", "billing", "credit balance"})
     if (body.find(word) != std::string_view::npos) return true;
   return false;
 }
@@ -75,8 +75,8 @@ ChatProposer::Attempt ChatProposer::attempt(const ProposalRequest& request, doub
   a.retry_after = answer->retry_after;
   if (answer->status != 200) {
     a.error_body = answer->error_body;
-    a.lasting = answer->status == 401 || answer->status == 402 || answer->status == 403 || answer->status == 404 ||
-                (answer->status == 429 && out_of_credit(a.error_body));
+    a.lasting = answer->status == 401 || answer->status == 402 || answer->status == 403 ||
+                answer->status == 404 || (answer->status == 429 && out_of_credit(a.error_body));
     a.passes = status_passes(answer->status) && !a.lasting;
     a.status = dispatch::io_error("the service answered " + std::to_string(answer->status) + ": " +
                                   error_message(a.error_body));
@@ -99,8 +99,8 @@ ChatProposer::Attempt ChatProposer::attempt(const ProposalRequest& request, doub
     a.status = dispatch::invalid("no answer: " + a.answer.refusal.substr(0, 200));
     a.passes = false;
   } else if (!a.answer.complete) {
-    a.status = dispatch::io_error("the answer's stream was cut after " + std::to_string(a.answer.text.size()) +
-                                  " bytes of text");
+    a.status = dispatch::io_error("the answer's stream was cut after " +
+                                  std::to_string(a.answer.text.size()) + " bytes of text");
   } else if (a.answer.text.empty()) {
     a.status = dispatch::invalid("the answer holds no text");
     a.passes = false;

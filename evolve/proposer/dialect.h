@@ -19,12 +19,12 @@ namespace niche::evolve::proposer {
 // How an answer ended, as far as it was read.
 struct ChatAnswer {
   std::string text;
-  Usage usage;            // input_tokens 0: the service did not say
+  Usage usage;  // input_tokens 0: the service did not say
   std::string model;
-  bool complete = false;  // the service said that it is at its end
-  bool cut = false;       // at the token limit
-  std::string refusal;    // why the service would not answer
-  dispatch::Status error; // one that came inside the stream, after status 200
+  bool complete = false;   // the service said that it is at its end
+  bool cut = false;        // at the token limit
+  std::string refusal;     // why the service would not answer
+  dispatch::Status error;  // one that came inside the stream, after status 200
   bool error_passes = true;
 };
 

@@ -108,8 +108,8 @@ class Program {
                    ": its SEARCH stands in the program more than once; take more lines into it");
   }
 
-  static Result<Place> find(const std::vector<std::string_view>& program, const std::vector<std::string_view>& search,
-                            size_t number) {
+  static Result<Place> find(const std::vector<std::string_view>& program,
+                            const std::vector<std::string_view>& search, size_t number) {
     std::vector<std::string> p, s;
     for (auto line : program) p.push_back(squeezed(line));
     for (auto line : search) s.push_back(squeezed(line));
@@ -142,8 +142,9 @@ class Program {
     return invalid(message);
   }
 
-  void replace_lines(const std::vector<std::string_view>& program, const std::vector<std::string_view>& search,
-                     const Place& place, const std::string& replacement) {
+  void replace_lines(const std::vector<std::string_view>& program,
+                     const std::vector<std::string_view>& search, const Place& place,
+                     const std::string& replacement) {
     const size_t was = indent_of(search.front()), is = indent_of(program[place.first]);
     std::string out;
     for (size_t i = 0; i < place.first; ++i) out.append(program[i]) += '\n';

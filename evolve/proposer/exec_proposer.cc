@@ -136,7 +136,8 @@ Result<ProposalReply> ExecProposer::propose(const ProposalRequest& request) {
     if (std::chrono::duration<double>(SteadyClock::now() - start).count() > request.seconds_max)
       return dispatch::busy("program '" + command_ + "': no answer within " +
                             std::to_string(static_cast<int>(request.seconds_max)) + " s");
-    if (options_.keep_going && !options_.keep_going()) return dispatch::busy("program '" + command_ + "': stopped");
+    if (options_.keep_going && !options_.keep_going())
+      return dispatch::busy("program '" + command_ + "': stopped");
     int status = 0;
     // Whoever it left behind may hold the pipes open; its answer is what was written by now.
     if (child.ended(status)) {

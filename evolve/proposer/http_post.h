@@ -22,16 +22,16 @@ struct HttpRequest {
   double connect_seconds = 15;
   double stall_seconds = 300;  // without a byte: reasoning models are silent for minutes
   double seconds_max = 600;
-  size_t bytes_max = size_t{8} << 20;                // of the whole answer
-  std::function<bool(std::string_view)> on_bytes;    // of an answer with status 200; false: stop
-  std::function<bool()> keep_going;                  // empty: always
+  size_t bytes_max = size_t{8} << 20;              // of the whole answer
+  std::function<bool(std::string_view)> on_bytes;  // of an answer with status 200; false: stop
+  std::function<bool()> keep_going;                // empty: always
 };
 
 struct HttpAnswer {
-  int status = 0;             // HTTP's
-  double retry_after = 0;     // seconds the service asked to wait; 0: not said
-  std::string error_body;     // of a status other than 200, at most 16 KiB
-  bool stopped = false;       // on_bytes said so
+  int status = 0;          // HTTP's
+  double retry_after = 0;  // seconds the service asked to wait; 0: not said
+  std::string error_body;  // of a status other than 200, at most 16 KiB
+  bool stopped = false;    // on_bytes said so
 };
 
 // kIo: no connection, or it broke; kBusy: a time limit, or keep_going; kCorrupt: more than bytes_max. The

@@ -21,14 +21,15 @@ Status write_file(const std::string& path, const std::string& text) {
   std::ofstream out(part, std::ios::binary | std::ios::trunc);
   out << text;
   out.close();
-  if (!out || ::rename(part.c_str(), path.c_str()) != 0) return dispatch::errno_status("mailbox: write " + path);
+  if (!out || ::rename(part.c_str(), path.c_str()) != 0)
+    return dispatch::errno_status("mailbox: write " + path);
   return {};
 }
 
 // For people: the same in the order in which one reads.
 std::string readable(const ProposalRequest& r) {
-  std::string text = "# " + r.task + ": " + r.id + "\n\nAnswer in " + r.id + ".reply.md beside this file.\n\n" + r.stable +
-                     "\n\n---\n\n" + r.prompt + '\n';
+  std::string text = "# " + r.task + ": " + r.id + "\n\nAnswer in " + r.id +
+                     ".reply.md beside this file.\n\n" + r.stable + "\n\n---\n\n" + r.prompt + '\n';
   return text;
 }
 

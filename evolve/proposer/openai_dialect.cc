@@ -37,14 +37,17 @@ class Reader final : public AnswerReader {
     if (j.contains("model") && j["model"].is_string()) a.model = j["model"].get<std::string>();
     if (j.contains("usage") && j["usage"].is_object()) usage(j["usage"], a.usage);
     const auto choices = j.find("choices");
-    if (choices == j.end() || !choices->is_array() || choices->empty() || !choices->front().is_object()) return;
+    if (choices == j.end() || !choices->is_array() || choices->empty() || !choices->front().is_object())
+      return;
     const json& choice = choices->front();
     for (const char* where : {"delta", "message"}) {
       if (!choice.contains(where) || !choice[where].is_object()) continue;
       const json& part = choice[where];
       // reasoning_content is the model's thinking: not a part of the answer.
-      if (part.contains("content") && part["content"].is_string()) a.text += part["content"].get<std::string>();
-      if (part.contains("refusal") && part["refusal"].is_string()) a.refusal += part["refusal"].get<std::string>();
+      if (part.contains("content") && part["content"].is_string())
+        a.text += part["content"].get<std::string>();
+      if (part.contains("refusal") && part["refusal"].is_string())
+        a.refusal += part["refusal"].get<std::string>();
     }
     if (!choice.contains("finish_reason") || !choice["finish_reason"].is_string()) return;
     const auto reason = choice["finish_reason"].get<std::string>();
@@ -117,7 +120,8 @@ std::string error_message(std::string_view error_body) {
   if (j.is_object() && j.contains("error")) {
     const json& e = j["error"];
     if (e.is_string()) text = e.get<std::string>();
-    if (e.is_object() && e.contains("message") && e["message"].is_string()) text = e["message"].get<std::string>();
+    if (e.is_object() && e.contains("message") && e["message"].is_string())
+      text = e["message"].get<std::string>();
   }
   if (text.empty()) text = error_body;
   text = text.substr(0, std::min<size_t>(valid_utf8(text), 300));

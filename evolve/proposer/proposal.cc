@@ -29,7 +29,11 @@ size_t valid_utf8(std::string_view s) {
   while (i < s.size()) {
     const auto c = static_cast<unsigned char>(s[i]);
     if (c == 0) return i;
-    const size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c >> 4) == 0xe ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+    const size_t n = c < 0x80                ? 1
+                     : c >= 0xc2 && c < 0xe0 ? 2
+                     : (c >> 4) == 0xe       ? 3
+                     : c >= 0xf0 && c < 0xf5 ? 4
+                                             : 0;
     if (n == 0 || i + n > s.size()) return i;
     uint32_t code = n == 1 ? c : c & (0x7fU >> n);
     for (size_t k = 1; k < n; ++k) {
@@ -69,7 +73,8 @@ Result<ProposalRequest> request_from_json(std::string_view text) {
     j.at("parent").get_to(r.parent);
     j.at("seconds_max").get_to(r.seconds_max);
     j.at("tokens_max").get_to(r.tokens_max);
-    if (!plain_name(r.id)) return invalid("proposal request: id '" + r.id.substr(0, 40) + "' is no plain name");
+    if (!plain_name(r.id))
+      return invalid("proposal request: id '" + r.id.substr(0, 40) + "' is no plain name");
     if (!(r.seconds_max > 0) || !std::isfinite(r.seconds_max) || r.tokens_max < 1)
       return invalid("proposal request " + r.id + ": seconds_max and tokens_max must be positive");
     return r;
@@ -92,7 +97,8 @@ std::string reply_to_json(const ProposalReply& r) {
 
 Result<ProposalReply> reply_from_text(std::string_view text, const ProposalRequest& request) {
   const std::string who = "reply to " + request.id + ": ";
-  if (text.size() > kReplyTextBytesMax) return invalid(who + std::to_string(text.size()) + " bytes, 1 MiB is the limit");
+  if (text.size() > kReplyTextBytesMax)
+    return invalid(who + std::to_string(text.size()) + " bytes, 1 MiB is the limit");
   if (const size_t good = valid_utf8(text); good != text.size())
     return invalid(who + "byte " + std::to_string(good) + " is not UTF-8 text");
   ProposalReply r;

@@ -37,6 +37,7 @@ struct ProposerOptions {
 // "anthropic:MODEL" (key: ANTHROPIC_API_KEY, service: ANTHROPIC_BASE_URL). kInvalid says what is missing. A
 // service of unknown price needs no money budget when it runs on this machine; any other is refused without a
 // price.
-dispatch::Result<std::unique_ptr<Proposer>> make_proposer(const std::string& spec, const ProposerOptions& options);
+dispatch::Result<std::unique_ptr<Proposer>> make_proposer(const std::string& spec,
+                                                          const ProposerOptions& options);
 
 }  // namespace niche::evolve::proposer

@@ -40,7 +40,8 @@ Status error_of(const std::string& frame) {
   if (!j.contains("error")) return {};
   const json& e = j["error"];
   const int code = e.is_object() ? e.value("code", 0) : 0;
-  if (code <= 0 || code > static_cast<int>(Code::kInternal) || !e.contains("message") || !e["message"].is_string())
+  if (code <= 0 || code > static_cast<int>(Code::kInternal) || !e.contains("message") ||
+      !e["message"].is_string())
     return dispatch::corrupt("proposer process: an error without a code");
   return {static_cast<Code>(code), e["message"].get<std::string>()};
 }
@@ -171,7 +172,8 @@ int proposer_main() {
   auto config = channel.receive(kHelloTimeoutMs);
   if (!config.ok() || !*config) return 1;
   auto proposer = configured(**config);
-  if (!channel.send(proposer.ok() ? "{\"ready\":true}" : error_frame(proposer.status()), kSendTimeoutMs).ok() ||
+  if (!channel.send(proposer.ok() ? "{\"ready\":true}" : error_frame(proposer.status()), kSendTimeoutMs)
+           .ok() ||
       !proposer.ok())
     return 1;
   for (;;) {

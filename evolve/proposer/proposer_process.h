@@ -25,7 +25,8 @@ struct ProposerProcessOptions {
 };
 
 // kNotFound, kIo: no such program; else what make_proposer() says.
-dispatch::Result<std::unique_ptr<ProposalSource>> start_proposer_process(const ProposerProcessOptions& options);
+dispatch::Result<std::unique_ptr<ProposalSource>> start_proposer_process(
+    const ProposerProcessOptions& options);
 
 // The other end, on descriptor 3. Returns the exit status.
 int proposer_main();

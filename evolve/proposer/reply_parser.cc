@@ -69,7 +69,8 @@ Status check(const std::string& code) {
   if (code.size() > kProgramBytesMax)
     return invalid("a program of " + std::to_string(code.size()) + " bytes, 64 KiB is the limit");
   if (code.find(kEntry) == std::string::npos)
-    return invalid("a program without an entry: `extern \"C\" void NAME(const NicheKernelArgs*, long, long) noexcept`");
+    return invalid(
+        "a program without an entry: `extern \"C\" void NAME(const NicheKernelArgs*, long, long) noexcept`");
   return {};
 }
 
@@ -112,7 +113,8 @@ Result<std::vector<Program>> parse_reply(std::string_view text, std::string_view
     } else if (s.tag == "DESCRIPTION") {
       head.description = std::string(trimmed(s.body)).substr(0, 2000);
     } else {
-      take(head, s.tag == "CODE" ? Result<std::string>(std::string(unfenced(s.body))) : changed(s.body, parent));
+      take(head,
+           s.tag == "CODE" ? Result<std::string>(std::string(unfenced(s.body))) : changed(s.body, parent));
       head = {};
     }
   }
@@ -124,7 +126,8 @@ Result<std::vector<Program>> parse_reply(std::string_view text, std::string_view
     else if (text.find("```") == std::string_view::npos && text.find(kEntry) != std::string_view::npos)
       take({}, std::string(text));
     else
-      trouble = invalid("no program in the answer: neither <CODE> nor <DIFF>, nor a complete fence with an entry");
+      trouble =
+          invalid("no program in the answer: neither <CODE> nor <DIFF>, nor a complete fence with an entry");
   }
   if (programs.empty()) return trouble;
   return programs;

@@ -24,7 +24,8 @@ dispatch::Result<std::string> read_key(const std::string& file, const char* vari
   std::string key;
   std::getline(in, key);
   while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
-  if (key.empty() || key.size() > 4096) return dispatch::invalid("key file " + file + ": its first line is no key");
+  if (key.empty() || key.size() > 4096)
+    return dispatch::invalid("key file " + file + ": its first line is no key");
   return key;
 }
 

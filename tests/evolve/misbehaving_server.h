@@ -1,5 +1,5 @@
-// MisbehavingServer: an HTTP server on a local port that does to each connection, in turn, what the test says:
-// whole answers, cut ones, slow ones, garbage. Raw sockets: no library would agree to do this.
+// MisbehavingServer: an HTTP server on a local port that does to each connection, in turn, what the test
+// says: whole answers, cut ones, slow ones, garbage. Raw sockets: no library would agree to do this.
 #pragma once
 
 #include <arpa/inet.h>

@@ -41,8 +41,9 @@ TEST(Edits, IgnoresSpacingAndTakesThePlacesIndentation) {
   const auto r = applied(edit("float   s = 0;\nfor (long j = 0;  j < n; ++j) s += x[i * n + j];\n",
                               "float s = sum(x + i * n, n);\n"));
   ASSERT_TRUE(r.ok()) << r.status().to_string();
-  EXPECT_NE(r->find("  for (long i = begin; i < end; ++i) {\n    float s = sum(x + i * n, n);\n    y[i] = s;\n"),
-            std::string::npos)
+  EXPECT_NE(
+      r->find("  for (long i = begin; i < end; ++i) {\n    float s = sum(x + i * n, n);\n    y[i] = s;\n"),
+      std::string::npos)
       << *r;
 }
 
@@ -67,7 +68,8 @@ TEST(Edits, RefusesWhatMatchesTwice) {
 }
 
 TEST(Edits, OneBadEditFailsAllAndNoneIsAFailure) {
-  EXPECT_FALSE(applied(edit("    y[i] = s;\n", "    y[i] = 0;\n") + edit("no such line at all\n", "x\n")).ok());
+  EXPECT_FALSE(
+      applied(edit("    y[i] = s;\n", "    y[i] = 0;\n") + edit("no such line at all\n", "x\n")).ok());
   EXPECT_FALSE(applied("no edits here").ok());
   EXPECT_FALSE(applied(edit("    y[i] = s;\n", "    y[i] = s;\n")).ok());
   EXPECT_FALSE(applied(edit("", "x\n")).ok());
@@ -75,9 +77,10 @@ TEST(Edits, OneBadEditFailsAllAndNoneIsAFailure) {
 }
 
 TEST(ReplyParser, TaggedSectionsSurviveChatter) {
-  const auto r = parse_reply("Sure! I < you.\n<NAME>wide</NAME>\n<DESCRIPTION>eight lanes</DESCRIPTION>\n<CODE>\n```cpp\n" +
-                                 kProgram + "```\n</CODE>\nand\n<NAME>two</NAME><CODE>" + kProgram + "</CODE> done",
-                             "");
+  const auto r = parse_reply(
+      "Sure! I < you.\n<NAME>wide</NAME>\n<DESCRIPTION>eight lanes</DESCRIPTION>\n<CODE>\n```cpp\n" +
+          kProgram + "```\n</CODE>\nand\n<NAME>two</NAME><CODE>" + kProgram + "</CODE> done",
+      "");
   ASSERT_TRUE(r.ok()) << r.status().to_string();
   ASSERT_EQ(r->size(), 2U);
   EXPECT_EQ((*r)[0].name, "wide");
@@ -125,7 +128,8 @@ TEST(ReplyText, TakesJsonOrTextAndRefusesOtherBytes) {
   EXPECT_FALSE(reply_from_text(std::string("a\0b", 3), q).ok());
   EXPECT_FALSE(reply_from_text("\xff\xfe", q).ok());
   EXPECT_FALSE(reply_from_text("\xed\xa0\x80", q).ok());  // a surrogate
-  EXPECT_FALSE(reply_from_text(R"({"text": 3, "usage": "x"})" + std::string(kReplyTextBytesMax, ' '), q).ok());
+  EXPECT_FALSE(
+      reply_from_text(R"({"text": 3, "usage": "x"})" + std::string(kReplyTextBytesMax, ' '), q).ok());
   EXPECT_FALSE(reply_from_text(R"({"text": "x", "usage": {"usd": "free"}})", q).ok());
 }
 
@@ -165,7 +169,7 @@ TEST(SseParser, BoundsAnEvent) {
 }
 
 TEST(ModelBudget, HoldsTheWorstCaseOfACall) {
-  ModelBudget b({1.0, 0}, {10, 30});  // dollars a million tokens
+  ModelBudget b({1.0, 0}, {10, 30});            // dollars a million tokens
   EXPECT_TRUE(b.reserve(10'000, 30'000).ok());  // 0.10 + 0.90
   EXPECT_EQ(b.reserve(1, 0).code(), dispatch::Code::kBusy);
   Usage u{10'000, 1'000, 0, 0, false};

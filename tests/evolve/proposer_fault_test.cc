@@ -24,7 +24,9 @@ using Server = MisbehavingServer;
 
 constexpr const char* kKey = "sk-test-0123456789abcdef";
 
-ProposalRequest request(double seconds = 20) { return {"s-p1", "draft", "stable rules", "the question", "", seconds, 100}; }
+ProposalRequest request(double seconds = 20) {
+  return {"s-p1", "draft", "stable rules", "the question", "", seconds, 100};
+}
 
 ProposerOptions options() {
   ProposerOptions o;
@@ -35,7 +37,9 @@ ProposerOptions options() {
   return o;
 }
 
-std::string openai_text(const std::string& text) { return "data: {\"choices\":[{\"delta\":{\"content\":\"" + text + "\"}}]}\n\n"; }
+std::string openai_text(const std::string& text) {
+  return "data: {\"choices\":[{\"delta\":{\"content\":\"" + text + "\"}}]}\n\n";
+}
 const std::string kOpenAiEnd =
     "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":22}}\n\ndata: [DONE]\n\n";
@@ -74,7 +78,9 @@ TEST_F(Chat, StreamsAnAnswerAndSettlesItsCost) {
 }
 
 TEST_F(Chat, NegotiatesParametersAndRemembers) {
-  server.then(Server::answer(400, R"({"error":{"message":"Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}})"));
+  server.then(Server::answer(
+      400,
+      R"({"error":{"message":"Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}})"));
   server.then(Server::answer(400, R"({"error":{"message":"unknown field stream_options"}})"));
   server.then(Server::answer(200, kGood));
   auto p = openai();
@@ -101,7 +107,8 @@ TEST_F(Chat, WaitsOutA429StormAndHonoursRetryAfter) {
 TEST_F(Chat, EndsAnEndlessStormAndThenLeavesTheServiceAlone) {
   server.then(Server::answer(429, "slow down"));
   auto p = openai();
-  for (int i = 0; i < CircuitBreaker::kFailuresMax; ++i) EXPECT_EQ(p.propose(request()).status().code(), Code::kIo);
+  for (int i = 0; i < CircuitBreaker::kFailuresMax; ++i)
+    EXPECT_EQ(p.propose(request()).status().code(), Code::kIo);
   const size_t asked = server.requests().size();
   EXPECT_EQ(asked, static_cast<size_t>(CircuitBreaker::kFailuresMax * RetryPlan::kTriesMax));
   EXPECT_EQ(p.propose(request()).status().code(), Code::kBusy);
@@ -110,7 +117,8 @@ TEST_F(Chat, EndsAnEndlessStormAndThenLeavesTheServiceAlone) {
 }
 
 TEST_F(Chat, DoesNotWaitForCreditOrAKeyThatWillNotCome) {
-  server.then(Server::answer(429, R"({"error":{"code":"insufficient_quota","message":"You exceeded your current quota"}})"));
+  server.then(Server::answer(
+      429, R"({"error":{"code":"insufficient_quota","message":"You exceeded your current quota"}})"));
   auto p = openai();
   EXPECT_EQ(p.propose(request()).status().code(), Code::kUnsupported);
   EXPECT_EQ(server.requests().size(), 1U);
@@ -119,7 +127,8 @@ TEST_F(Chat, DoesNotWaitForCreditOrAKeyThatWillNotCome) {
 }
 
 TEST_F(Chat, NeverRepeatsTheKey) {
-  server.then(Server::answer(401, std::string(R"({"error":{"message":"Incorrect API key provided: )") + kKey + "\"}}"));
+  server.then(Server::answer(
+      401, std::string(R"({"error":{"message":"Incorrect API key provided: )") + kKey + "\"}}"));
   auto p = openai();
   const auto r = p.propose(request());
   EXPECT_EQ(r.status().code(), Code::kUnsupported);
@@ -139,11 +148,15 @@ TEST_F(Chat, TriesACutStreamAgainAndPaysForIt) {
 }
 
 TEST_F(Chat, AnErrorAfterStatus200IsAnError) {
-  server.then(Server::answer(200, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":"
-                                  "{\"input_tokens\":5}}}\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":"
-                                  "\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n"));
-  server.then(Server::answer(200, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\","
-                                  "\"message\":\"no\"}}\n\n"));
+  server.then(
+      Server::answer(200,
+                     "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":"
+                     "{\"input_tokens\":5}}}\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":"
+                     "\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n"));
+  server.then(
+      Server::answer(200,
+                     "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\","
+                     "\"message\":\"no\"}}\n\n"));
   auto p = anthropic();
   const auto r = p.propose(request());
   EXPECT_EQ(r.status().code(), Code::kIo);
@@ -156,16 +169,28 @@ TEST_F(Chat, TakesTextBlocksAndLeavesThinkingOut) {
       200,
       "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"claude-x\",\"usage\":"
       "{\"input_tokens\":5,\"cache_read_input_tokens\":100}}}\n\n"
-      "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\"}}\n\n"
-      "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"hm\"}}\n\n"
+      "data: "
+      "{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"thinking\",\"thinking\":"
+      "\"\"}}\n\n"
+      "data: "
+      "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":"
+      "\"hm\"}}\n\n"
       "data: {\"type\":\"content_block_stop\",\"index\":0}\n\n"
       "event: ping\ndata: {\"type\":\"ping\"}\n\n"
-      "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"redacted_thinking\",\"data\":\"zz\"}}\n\n"
-      "data: {\"type\":\"content_block_start\",\"index\":2,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n"
-      "data: {\"type\":\"content_block_delta\",\"index\":2,\"delta\":{\"type\":\"text_delta\",\"text\":\"one \"}}\n\n"
+      "data: "
+      "{\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"redacted_thinking\","
+      "\"data\":\"zz\"}}\n\n"
+      "data: "
+      "{\"type\":\"content_block_start\",\"index\":2,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n"
+      "data: {\"type\":\"content_block_delta\",\"index\":2,\"delta\":{\"type\":\"text_delta\",\"text\":\"one "
+      "\"}}\n\n"
       "data: {\"type\":\"content_block_stop\",\"index\":2}\n\n"
-      "data: {\"type\":\"content_block_start\",\"index\":3,\"content_block\":{\"type\":\"text\",\"text\":\"two\"}}\n\n"
-      "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":9}}\n\n"
+      "data: "
+      "{\"type\":\"content_block_start\",\"index\":3,\"content_block\":{\"type\":\"text\",\"text\":\"two\"}}"
+      "\n\n"
+      "data: "
+      "{\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":9}}"
+      "\n\n"
       "data: {\"type\":\"message_stop\"}\n\n"));
   auto p = anthropic();
   const auto r = p.propose(request());
@@ -189,8 +214,9 @@ TEST_F(Chat, WrongJsonIsNamed) {
 }
 
 TEST_F(Chat, UnexpectedShapesDoNotCrash) {
-  for (const char* data : {"[]", "{\"choices\":5}", "{\"choices\":[5]}", "{\"choices\":[{\"delta\":7}]}", "{\"usage\":[]}",
-                           "{\"choices\":[{\"delta\":{\"content\":7}}],\"usage\":{\"prompt_tokens\":-4}}", "null"}) {
+  for (const char* data :
+       {"[]", "{\"choices\":5}", "{\"choices\":[5]}", "{\"choices\":[{\"delta\":7}]}", "{\"usage\":[]}",
+        "{\"choices\":[{\"delta\":{\"content\":7}}],\"usage\":{\"prompt_tokens\":-4}}", "null"}) {
     Server one;
     one.then(Server::answer(200, std::string("data: ") + data + "\n\ndata: [DONE]\n\n"));
     ChatProposer p(openai_dialect(one.url(), "m"), "", options());
@@ -201,7 +227,8 @@ TEST_F(Chat, UnexpectedShapesDoNotCrash) {
 }
 
 TEST_F(Chat, AWholeObjectInsteadOfAStreamIsTaken) {
-  server.then(Server::answer(200, "{\"choices\":[{\"message\":{\"content\":\"all at once\"},\"finish_reason\":\"stop\"}]}"));
+  server.then(Server::answer(
+      200, "{\"choices\":[{\"message\":{\"content\":\"all at once\"},\"finish_reason\":\"stop\"}]}"));
   auto p = openai();
   const auto r = p.propose(request());
   ASSERT_TRUE(r.ok()) << r.status().to_string();

@@ -1,4 +1,5 @@
-// The knowledge base: parsing, two-stage retrieval over the shipped documents, and skills with their evidence.
+// The knowledge base: parsing, two-stage retrieval over the shipped documents, and skills with their
+// evidence.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +16,8 @@ namespace {
 using evolve::TempDir;
 
 const std::string kPage =
-    "---\nid: x\ntitle: X\ntier: guidance\nplatform: cpu.avx2, amd\nmetric: speedup < 1\nerror: Boom\n---\nintro\n## One\nfirst\n"
+    "---\nid: x\ntitle: X\ntier: guidance\nplatform: cpu.avx2, amd\nmetric: speedup < 1\nerror: "
+    "Boom\n---\nintro\n## One\nfirst\n"
     "## Two\nsecond\n";
 
 TEST(Document, ReadsFrontMatterAndSections) {
@@ -50,7 +52,8 @@ TEST(Library, ShippedDocumentsCoverWhatThePlanNames) {
     EXPECT_TRUE(d.tier != "hardware" || !d.source.empty()) << d.id;
   }
   EXPECT_EQ(tiers.size(), 5U);
-  for (const char* p : {"cpu.avx2", "cpu.avx512", "nvidia.sm80", "nvidia.sm90", "nvidia.sm100", "amd.gfx90a", "amd.gfx942"})
+  for (const char* p :
+       {"cpu.avx2", "cpu.avx512", "nvidia.sm80", "nvidia.sm90", "nvidia.sm100", "amd.gfx90a", "amd.gfx942"})
     EXPECT_TRUE(platforms.contains(p)) << p;
   for (const char* lang : {"cpp", "cuda", "hip", "triton"}) EXPECT_TRUE(langs.contains(lang)) << lang;
 }
@@ -140,7 +143,8 @@ TEST(Library, NoTextOfAQueryIsSyntax) {
 
 Skill win(const std::string& title, double gain = 1.2) {
   Skill s;
-  s.kind = "win", s.op = "rms_norm", s.dtype = "f32", s.arch = "cpu.avx2", s.title = title, s.text = "text of " + title;
+  s.kind = "win", s.op = "rms_norm", s.dtype = "f32", s.arch = "cpu.avx2", s.title = title,
+  s.text = "text of " + title;
   s.gain = gain, s.session = "s";
   return s;
 }
@@ -204,7 +208,8 @@ TEST(Quoted, CannotBeTakenForTheQuestion) {
   EXPECT_EQ(q.find("<CODE>"), std::string::npos);
   EXPECT_EQ(q.find("```"), std::string::npos);
   EXPECT_EQ(q.find('\x01'), std::string::npos);
-  for (size_t at = 0; (at = q.find('\n', at)) != std::string::npos && at + 1 < q.size(); ++at) EXPECT_EQ(q[at + 1], '>');
+  for (size_t at = 0; (at = q.find('\n', at)) != std::string::npos && at + 1 < q.size(); ++at)
+    EXPECT_EQ(q[at + 1], '>');
 }
 
 }  // namespace
