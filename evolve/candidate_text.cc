@@ -228,7 +228,14 @@ std::string candidate_to_text(const dispatch::Definition& definition, const Kern
   for (const std::string& f : s.flags) line("flag " + f);
   if (!s.properties.deterministic) line("nondeterministic");
   if (!s.properties.batch_invariant) line("batch_variant");
-  return out + s.text.substr(preamble ? cpu_preamble().size() : 0);
+  // A text that was one of these already has its directives once.
+  const std::string_view body = std::string_view(s.text).substr(preamble ? cpu_preamble().size() : 0);
+  for (size_t at = 0; at < body.size();) {
+    const size_t end = std::min(body.find('\n', at), body.size());
+    if (!body.substr(at).starts_with(kMark)) out.append(body.substr(at, end - at)) += '\n';
+    at = end + 1;
+  }
+  return out;
 }
 
 }  // namespace niche::evolve

@@ -51,12 +51,12 @@ double fit(const Document& d, const Query& q, const std::string& error) {
   // Exact platforms before general ones.
   if (!q.platform.empty() && holds(d.platforms, q.platform)) score += 1.5;
   for (const std::string& e : d.errors)
-    if (!error.empty() && error.find(lower(e)) != std::string::npos) score += 6;
+    if (!error.empty() && error.find(lower(e)) != std::string::npos) score += 12;  // before any words
   for (const MetricTrigger& m : d.metrics) {
     const auto at = q.metrics.find(m.name);
     if (at == q.metrics.end()) continue;
     if (m.holds(at->second))
-      score += 4;
+      score += 6;
     else if (!bottleneck)
       return -1;  // it is known not to be the case
   }

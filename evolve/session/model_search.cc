@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "evolve/candidate_text.h"
 #include "evolve/proposer/reply_parser.h"
@@ -59,6 +60,7 @@ ModelSearch::Choice ModelSearch::choose(const std::vector<TemplateMaterial>& tem
     if (last.settled && !last.valid() && last.fixes < kFixesMax && last.children == 0 &&
         last.gate != "screen" && last.gate != "duplicate") {
       c.task.task = "repair";
+      c.task.memory = "inherit";
       c.parent = last.id;
       c.fixes = last.fixes + 1;
       c.task.parent = last.text;
@@ -105,6 +107,7 @@ ModelSearch::Choice ModelSearch::choose(const std::vector<TemplateMaterial>& tem
                                                              : draw(parent_weights(costs, children), rng);
   c.parent = parents[first].node;
   c.task.task = "improve";
+  c.task.memory = rng.chance(0.5) ? "inherit" : "siblings";
   c.task.parent_cost = parents[first].cost;
   show(parents[first], c.task.parent, c.task.parent_name);
   if (parents.size() > 1 && questions_ > 3 && rng.chance(0.2)) {
@@ -113,29 +116,40 @@ ModelSearch::Choice ModelSearch::choose(const std::vector<TemplateMaterial>& tem
     parents.erase(parents.begin() + static_cast<ptrdiff_t>(first));
     const Parent& other = parents[draw(parent_weights(costs, children), rng)];
     c.task.task = "combine";
+    c.task.memory = "combine";
     c.second = other.node;
     show(other, c.task.second, c.task.second_name);
   }
   return c;
 }
 
-void ModelSearch::add_history(ProposalTask& task, const std::vector<TemplateMaterial>& templates,
+// Which of the past a step sees: its ancestors, its parent's other children, everything, or nothing but how
+// good the best is. Whole histories pollute (PACEvolve): the best and the last failures are enough.
+void ModelSearch::add_history(Choice& c, const std::vector<TemplateMaterial>& templates,
                               const Weighted& weighted) const {
+  ProposalTask& task = c.task;
+  std::set<int> shown;
+  if (task.memory == "inherit")
+    for (auto at = programs_.find(c.parent); at != programs_.end() && shown.insert(at->first).second;)
+      at = programs_.find(at->second.parent);
   std::vector<Attempt> valid, failed;
+  double best = 0;
   for (const auto& [id, p] : programs_) {
     if (!p.settled) continue;
-    Attempt a{p.name, p.description, p.valid() ? weighted(p.costs) : 0, p.gate + ": " + p.reason};
-    (p.valid() ? valid : failed).push_back(std::move(a));
+    const double cost = p.valid() ? weighted(p.costs) : 0;
+    if (cost > 0 && (best == 0 || cost < best)) best = cost;
+    if (task.memory == "none" || (task.memory == "inherit" && !shown.contains(id)) ||
+        (task.memory == "siblings" && p.parent != c.parent && id != c.parent))
+      continue;
+    (cost > 0 ? valid : failed).push_back({p.name, p.description, cost, p.gate + ": " + p.reason});
   }
-  if (!templates.empty()) valid.push_back({"template " + templates[0].label, "", templates[0].cost, ""});
+  if (!templates.empty()) {
+    if (task.memory != "none") valid.push_back({"template " + templates[0].label, "", templates[0].cost, ""});
+    if (best == 0 || templates[0].cost < best) best = templates[0].cost;
+  }
   std::stable_sort(valid.begin(), valid.end(),
                    [](const Attempt& a, const Attempt& b) { return a.cost > b.cost; });
-  task.best_cost = valid.empty() ? 1 : valid.back().cost;
-  if (task.task == "draft" && questions_ > 0) {
-    // Memory-free: only what to stay away from.
-    for (Attempt& a : valid) a.note.clear();
-  }
-  // The best, and the last failures: longer histories pollute (PACEvolve).
+  task.best_cost = best > 0 ? best : 1;
   if (valid.size() > 5) valid.erase(valid.begin(), valid.end() - 5);
   if (failed.size() > 3) failed.erase(failed.begin(), failed.end() - 3);
   task.attempts = std::move(failed);
@@ -151,7 +165,7 @@ void ModelSearch::ask(const std::function<std::vector<TemplateMaterial>()>& temp
   const auto material = templates();
   for (const TemplateMaterial& t : material) known_cost_[t.node] = t.cost;
   Choice c = choose(material, weighted);
-  add_history(c.task, material, weighted);
+  add_history(c, material, weighted);
   if (c.task.failure.empty()) c.task.failure = std::exchange(last_failure_, {});
   if (parts_.library != nullptr)
     if (auto hits = parts_.library->search(knowledge_query(facts_, c.task)); hits.ok())
@@ -209,6 +223,7 @@ std::vector<int> ModelSearch::poll(int timeout_ms, int batch, std::string* excha
     p.parent = pending_.parent;
     p.second_parent = pending_.second;
     p.task = pending_.task.task;
+    p.memory = pending_.task.memory;
     p.fixes = pending_.fixes;
     p.name = one.name.empty() ? request_.id : std::move(one.name);
     p.description = std::move(one.description);

@@ -84,7 +84,7 @@ class ModelSearch {
   };
   Choice choose(const std::vector<TemplateMaterial>& templates,
                 const std::function<double(const std::vector<double>&)>& weighted);
-  void add_history(ProposalTask& task, const std::vector<TemplateMaterial>& templates,
+  void add_history(Choice& choice, const std::vector<TemplateMaterial>& templates,
                    const std::function<double(const std::vector<double>&)>& weighted) const;
 
   ModelParts parts_;

@@ -19,6 +19,7 @@ struct Program {
   int id = 0, batch = 0;
   int parent = -1, second_parent = -1;  // any node; -1: none
   std::string task;                     // what was asked: "draft", "improve", "repair", "combine", "known"
+  std::string memory;                   // what the question showed: "none", "inherit", "siblings", "combine"
   std::string name, description;        // the model's words
   std::string text;                     // candidate_text.h
   KernelSource source;                  // of `text`, entries as it names them

@@ -32,6 +32,7 @@ struct Attempt {
 
 struct ProposalTask {
   std::string task;                 // "draft", "improve", "repair", "combine"
+  std::string memory = "none";      // which attempts are shown; see Program
   std::string parent, parent_name;  // text and what it is called
   double parent_cost = 0;           // 0: it failed
   std::string second, second_name;  // for "combine"

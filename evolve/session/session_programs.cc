@@ -81,9 +81,9 @@ void SessionImpl::take_programs(const std::vector<int>& ids, std::vector<store::
                            std::string(dispatch::dtype_name(definition_->dtype())) + ".model." +
                            rendered(id).text_hash.substr(0, 10) + '.' + arch_name(parts_.target).substr(4);
     if (note_source(id, rendered(id).dedup_key)) fresh.push_back(id);
-    const nlohmann::ordered_json about{{"name", p.name},   {"description", p.description},
-                                       {"model", p.model}, {"exchange", p.exchange},
-                                       {"fixes", p.fixes}, {"skills", p.skills}};
+    const nlohmann::ordered_json about{
+        {"name", p.name},   {"description", p.description}, {"model", p.model},  {"exchange", p.exchange},
+        {"fixes", p.fixes}, {"memory", p.memory},           {"skills", p.skills}};
     recorder_.program(p, about.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   ++batch_;
@@ -125,6 +125,7 @@ Status SessionImpl::restore_programs() {
       p.model = about.value("model", "");
       p.exchange = about.value("exchange", "");
       p.fixes = about.value("fixes", 0);
+      p.memory = about.value("memory", "");
       p.skills = about.value("skills", std::vector<int64_t>{});
     } catch (const nlohmann::json::exception& e) {
       return dispatch::corrupt("store: program " + std::to_string(n.id) + ": " + e.what());

@@ -154,8 +154,9 @@ TEST_F(SessionModels, TellsTheModelTheOperatorTheRulesAndWhatWasTried) {
   // The second question starts from the best template point.
   EXPECT_NE(r[1].parent.find("extern \"C\" void toy("), std::string::npos) << r[1].parent;
   EXPECT_EQ(r[1].parent.find("struct NicheKernelArgs {"), std::string::npos);
-  EXPECT_NE(r[1].prompt.find("free=80"), std::string::npos);
-  EXPECT_NE(r[1].prompt.find("cost 0.800"), std::string::npos) << r[1].prompt;
+  EXPECT_NE(r[1].prompt.find("# The program 'toy.rows rows="), std::string::npos) << r[1].prompt;
+  // Without memory nothing of the past is shown, whatever there is.
+  EXPECT_EQ(r[0].prompt.find("# Attempts"), std::string::npos);
   EXPECT_NE(r[0].prompt.find("column order"), std::string::npos);
 }
 
@@ -260,7 +261,8 @@ TEST_F(SessionModels, SkillsGetEvidenceAndWinsAreWrittenBack) {
   const auto mine = std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.id == id; });
   EXPECT_GE(mine->shown, 1);
   EXPECT_GE(mine->helped, 1);  // the first program was better than the library form
-  EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const auto& s) { return s.title == "model free=30"; }));
+  EXPECT_TRUE(
+      std::any_of(all.begin(), all.end(), [](const auto& s) { return s.title.starts_with("model free="); }));
 }
 
 }  // namespace
