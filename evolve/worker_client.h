@@ -58,6 +58,8 @@ struct SessionEvent {
   int tried = 0;                           // candidates judged
   std::array<int, kGateCount> rejected{};  // by gate
   double seconds_used = 0;
+  int questions = 0, programs = 0;  // asked of a model; programs that came of it
+  double model_usd = 0;
   std::string reason;  // "target reached", "wall time", "stagnation", ...
 };
 

@@ -95,11 +95,11 @@ class Control {
     std::unordered_map<uint64_t, int64_t> serving_since_ns;  // by Kernel::id
     std::unordered_map<uint64_t, uint64_t> flushed_calls;    // of them, in the cache already
     bool in_canary = false;
-    std::unordered_map<uint64_t, IncumbentWatch> watches;  // by Kernel::id
-    double gain_committed = 0, best_seen = 0;              // of the last session
-    int tried = 0, session_kernels = 0;
+    std::unordered_map<uint64_t, IncumbentWatch> watches;   // by Kernel::id
+    double gain_committed = 0, best_seen = 0;               // of the last session
+    int tried = 0, tried_earlier = 0, session_kernels = 0;  // earlier: in sessions before the last
     int64_t session_since_ns = 0;
-    std::array<uint64_t, evolve::kGateCount> rejected{};
+    std::array<uint64_t, evolve::kGateCount> rejected{}, rejected_earlier{};
     bool dirty = false;  // the board changed: publish at the end of the tick
   };
   struct Event {

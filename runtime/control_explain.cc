@@ -228,7 +228,7 @@ std::string Control::status() const {
     }
     x["problems"] = d->board.problems();
     x["session"] = sessions_.count(id) != 0 ? "running" : planner_.describe(id, now);
-    x["tried"] = d->tried;
+    x["tried"] = d->tried_earlier + d->tried;
     for (int g = 0; g < evolve::kGateCount; ++g)
       if (d->rejected[static_cast<size_t>(g)] != 0)
         x["rejected"][evolve::gate_name(static_cast<evolve::Gate>(g))] = d->rejected[static_cast<size_t>(g)];

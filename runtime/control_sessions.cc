@@ -1,5 +1,6 @@
 // Control's sessions: when to start one, what became of it.
 #include <algorithm>
+#include <utility>
 
 #include "evolve/definition_json.h"
 #include "runtime/control.h"
@@ -60,7 +61,8 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
   DefinitionState& d = *definitions_.at(at->first);
   const std::string& name = d.known.definition->name();
   d.tried = e.tried;
-  for (size_t g = 0; g < d.rejected.size(); ++g) d.rejected[g] = static_cast<uint64_t>(e.rejected[g]);
+  for (size_t g = 0; g < d.rejected.size(); ++g)
+    d.rejected[g] = d.rejected_earlier[g] + static_cast<uint64_t>(e.rejected[g]);
   d.best_seen = e.best_speedup;
   switch (e.kind) {
     case SessionEvent::Kind::kProgress:
@@ -163,7 +165,8 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   worker.args = config.worker_args;
   worker.nice = config.session_nice;
   d.session_kernels = 0;
-  d.tried = 0;
+  d.tried_earlier += std::exchange(d.tried, 0);
+  d.rejected_earlier = d.rejected;
   d.best_seen = 0;
   d.session_since_ns = now_ns;
   planner_.session_started(d.known.id, now_ns);

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "dispatch/base/hash.h"
+#include "evolve/judge/pair_verdict.h"
 #include "evolve/judge/session_evaluator.h"
 #include "evolve/sign_test.h"
 
@@ -14,14 +15,7 @@ namespace {
 
 constexpr size_t kJudgedMax = 4096;
 constexpr int kBatchPairs = 12;
-constexpr double kSlowerEvidence =
-    20;  // E for SLOWER that ends a problem (rollback's threshold, evaluation.md 2.4)
-constexpr int kFutilePairs = 48;  // from here on an interval below the margin ends a problem
 constexpr int kOtherStatePairs = 24;
-// Pairs without a context switch are used alone when at least this share of them is; on a machine that
-// preempts nearly every call all pairs are used: their order was random, so the test stays valid, it only
-// needs more of them.
-constexpr double kQuietShare = 0.25;
 // The supervisor's clock may see this much more than the cell reports before the report is disbelieved.
 constexpr double kClockAllowance = 1.5;
 constexpr double kClockAllowanceNs = 1000;
@@ -131,14 +125,11 @@ bool SessionEvaluator::judge_correctness(Trial& t) {
 bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, double e_stop, int pairs_max,
                                PointTiming& out, double& e_value) {
   Verdict& v = t.verdict();
-  std::vector<PairSample> all;
-  SignTest test(options_.margin);
-  RatioInterval interval;
-  out.status = VerdictStatus::kAmbiguous;
-  while (static_cast<int>(all.size()) < pairs_max && !stop(t.until)) {
+  PairVerdict verdict(options_.margin, e_stop, options_.seed);
+  while (verdict.taken() < pairs_max && !stop(t.until)) {
     Bench::Request r;
     r.plan = &t.candidate.source.plan;
-    r.pairs = std::min(kBatchPairs, pairs_max - static_cast<int>(all.size()));
+    r.pairs = std::min(kBatchPairs, pairs_max - verdict.taken());
     r.cold = cold;
     r.verify = true;
     r.cpu_seconds_max = hang_seconds() * (1 + r.pairs);
@@ -150,31 +141,15 @@ bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, double e_st
              false;
     if (!m->finding.ok)
       return reject(v, Gate::kTiming, "a timed call was wrong: " + m->finding.reason), false;
-    all.insert(all.end(), m->pairs.begin(), m->pairs.end());
-
-    const auto quiet =
-        static_cast<double>(std::count_if(all.begin(), all.end(), [](auto& x) { return !x.dropped; }));
-    const bool use_all = quiet < kQuietShare * static_cast<double>(all.size());
-    std::vector<double> a, b;
-    test = SignTest(options_.margin);
-    for (const PairSample& x : all) {
-      if (x.dropped && !use_all) continue;
-      a.push_back(x.fallback_ns), b.push_back(x.kernel_ns);
-      test.add(x.fallback_ns, x.kernel_ns);
-    }
-    out.pairs = static_cast<int>(a.size());
-    out.fallback_ns = median_of(a);
-    out.kernel_ns = median_of(b);
-    if (test.e_faster() >= e_stop) out.status = VerdictStatus::kFaster;
-    if (test.e_slower() >= kSlowerEvidence) out.status = VerdictStatus::kNotFaster;
-    if (out.status == VerdictStatus::kAmbiguous && out.pairs < kFutilePairs) continue;
-    interval = bootstrap_ratio(a, b, options_.seed, out.status == VerdictStatus::kAmbiguous ? 200 : 2000);
-    if (out.status == VerdictStatus::kAmbiguous && interval.high < 1 + options_.margin)
-      out.status = VerdictStatus::kNotFaster;
-    out.speedup = interval.median, out.ci_low = interval.low, out.ci_high = interval.high;
-    if (out.status != VerdictStatus::kAmbiguous) break;
+    if (verdict.add(m->pairs) != VerdictStatus::kAmbiguous) break;
   }
-  e_value = test.e_faster();
+  out.status = verdict.status();
+  out.pairs = verdict.pairs();
+  out.fallback_ns = verdict.fallback_ns();
+  out.kernel_ns = verdict.kernel_ns();
+  out.speedup = verdict.interval().median;
+  out.ci_low = verdict.interval().low, out.ci_high = verdict.interval().high;
+  e_value = verdict.e_faster();
   return true;
 }
 

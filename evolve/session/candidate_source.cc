@@ -74,8 +74,12 @@ std::string normalise_source(std::string_view text) {
 
 RenderedPoint render_point(const search::TemplateSpace& space, const dispatch::Definition& definition,
                            const CpuTarget& target, const search::FamilyPoint& at) {
+  return hashed(space.at(at.family).render(definition, target, at.point, kFixedSuffix));
+}
+
+RenderedPoint hashed(KernelSource source) {
   RenderedPoint r;
-  r.source = space.at(at.family).render(definition, target, at.point, kFixedSuffix);
+  r.source = std::move(source);
   r.text_hash = sha256_hex(r.source.text);
   r.dedup_key = sha256_hex(normalise_source(r.source.text) + plan_text(r.source));
   return r;

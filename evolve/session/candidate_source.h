@@ -23,6 +23,8 @@ struct RenderedPoint {
 };
 inline constexpr std::string_view kFixedSuffix = "_k";
 
+// Hashes of a source whose entries carry the fixed suffix.
+RenderedPoint hashed(KernelSource source);
 RenderedPoint render_point(const search::TemplateSpace& space, const dispatch::Definition& definition,
                            const CpuTarget& target, const search::FamilyPoint& at);
 

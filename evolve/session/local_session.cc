@@ -72,6 +72,14 @@ dispatch::Result<SessionEvent> run_local_session(SessionRequest request, LocalSe
   parts.clock = clock;
   parts.on_event = std::move(options.on_event);
   parts.stop = std::move(options.stop);
+  parts.model = options.model;
+  std::unique_ptr<kb::SkillBook> skills;
+  if (parts.model.skills == nullptr) {
+    auto book = kb::SkillBook::open(request.cache_dir + "/skills.sqlite");
+    if (!book.ok() && options.log) options.log("no skills: " + book.status().to_string());
+    if (book.ok()) skills = std::move(*book);
+    parts.model.skills = skills.get();
+  }
   auto session = Session::create(request, std::move(parts));
   if (!session.ok()) return session.status();
   return (*session)->run();

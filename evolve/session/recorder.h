@@ -4,12 +4,14 @@
 // Thread-safety: one owner.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "evolve/search/tree.h"
 #include "evolve/session/candidate_source.h"
+#include "evolve/session/program.h"
 #include "evolve/store/store.h"
 
 namespace niche::evolve {
@@ -43,6 +45,22 @@ class Recorder {
       rows.push_back(std::move(row));
     }
     keep(store_->add_nodes(session_, rows));
+  }
+  // Programs cannot be rendered again: their text is kept, and the exchange that brought them.
+  void program(const Program& p, const std::string& point_json) {
+    if (!recording()) return;
+    store::NodeRow row;
+    row.id = p.id;
+    row.parent = p.parent;
+    row.second_parent = p.second_parent;
+    row.batch = p.batch;
+    row.made_by = p.task;
+    row.family = kProgramFamily;
+    row.point_json = point_json;
+    auto hash = store_->put_blob(p.text);
+    if (!hash.ok()) return keep(hash.status());
+    row.source_hash = *hash;
+    keep(store_->add_nodes(session_, std::span(&row, 1)));
   }
   // The source of a candidate that was judged. Screened ones can be rendered again from family and point.
   void source(const std::string& text) {

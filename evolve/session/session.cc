@@ -29,12 +29,17 @@ SessionEvent SessionImpl::event(SessionEvent::Kind kind, std::string reason) con
   double best = 0;
   for (const auto& costs : node_costs_)
     if (!costs.empty() && (best == 0 || costs_.weighted(costs) < best)) best = costs_.weighted(costs);
+  for (const auto& [id, p] : models_->all())
+    if (p.valid() && (best == 0 || costs_.weighted(p.costs) < best)) best = costs_.weighted(p.costs);
   if (best > 0) e.best_speedup = 1 / best;
   if (plan_.any_committed()) e.committed_speedup = 1 / plan_.committed_cost();
   e.kernels = kernels_;
   e.tried = tried_;
   e.rejected = rejected_;
   e.seconds_used = now();
+  e.questions = models_->questions();
+  e.programs = static_cast<int>(models_->all().size());
+  e.model_usd = models_->usage().usd;
   e.reason = std::move(reason);
   return e;
 }
@@ -46,6 +51,7 @@ std::string SessionImpl::end_reason() const {
       1 / plan_.committed_cost() >= request_.target_speedup)
     return "target reached";
   if (tried_ >= request_.evaluations_max) return "evaluations";
+  if (models_go_on()) return {};
   if (exhausted_) return "space exhausted";
   if (stagnant_) return "stagnation";
   return {};
@@ -74,6 +80,7 @@ SessionEvent SessionImpl::run() {
   auto baselines = evaluator_->baselines();
   if (!baselines.ok()) return fail(baselines.status());
   baselines_ = std::move(*baselines);
+  start_models();
   if (Status s = replay(); !s.ok()) return fail(s);
   if (!history_.nodes.empty()) emit(event(SessionEvent::Kind::kProgress, "resumed"));
 
@@ -88,6 +95,7 @@ SessionEvent SessionImpl::run() {
   const bool spent = reason == "evaluations" || reason == "space exhausted" || reason == "stagnation";
   while (spent && keep_going() && judge_if_due(true)) emit(event(SessionEvent::Kind::kProgress));
   if (!recorder_.status().ok() && warning_.empty()) warning_ = recorder_.status().to_string();
+  if (warning_.empty() && !models_->trouble().empty()) warning_ = "model: " + models_->trouble();
   // A budget that was spent may be renewed: such a session can be resumed.
   const bool may_go_on = reason == "stopped" || reason == "wall time" || reason == "evaluations";
   recorder_.end(may_go_on ? "stopped" : "done", reason, parts_.clock->unix_time_ns());

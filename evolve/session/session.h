@@ -16,6 +16,7 @@
 #include "evolve/evaluator.h"
 #include "evolve/search/template_space.h"
 #include "evolve/session/kernel_sink.h"
+#include "evolve/session/model_search.h"
 #include "evolve/session/recorder.h"
 
 namespace niche::evolve {
@@ -35,6 +36,7 @@ struct SessionParts {
   const dispatch::Clock* clock = nullptr;
   std::function<void(const SessionEvent&)> on_event;  // empty: nobody listens
   std::function<bool()> stop;                         // asked between steps; empty: never
+  ModelParts model;                                   // programs beside template points; default: none
 };
 
 class Session {

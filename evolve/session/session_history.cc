@@ -13,6 +13,9 @@ using dispatch::Definition;
 using dispatch::Status;
 using search::Outcome;
 
+// Programs of earlier sessions that are tried first.
+constexpr size_t kKnownProgramsMax = 4;
+
 Status SessionImpl::prepare() {
   if (space_.family_count() == 0)
     return dispatch::unsupported("session of " + definition_->name() + ": no template family of '" +
@@ -51,16 +54,23 @@ Status SessionImpl::take_up(const store::SessionRow& row) {
   auto evaluations = parts_.store->evaluations(row.id);
   if (!evaluations.ok()) return evaluations.status();
   history_ = {std::move(*nodes), std::move(*evaluations)};
+  models_ = std::make_unique<ModelSearch>(parts_.model, request_.seed, row.id);
   recorder_ = Recorder(parts_.store, row.id);
   return parts_.store->set_session_state(row.id, "running", "", 0);
 }
 
 Status SessionImpl::begin() {
   if (request_.seed == 0) request_.seed = system_entropy();
+  models_ = std::make_unique<ModelSearch>(parts_.model, request_.seed, request_.session_id);
   if (parts_.store == nullptr) return {};
   const Definition& d = *definition_;
   const std::string dtype(dispatch::dtype_name(d.dtype())), arch = arch_name(parts_.target);
   const auto past = parts_.store->past_bests(d.schema().op, dtype, arch, WarmStartOptions().per_session);
+  if (past.ok())
+    for (const store::PastBest& p : *past)
+      if (p.family == kProgramFamily && known_programs_.size() < kKnownProgramsMax)
+        if (auto text = parts_.store->blob(p.source_hash); text.ok())
+          known_programs_.emplace_back("known from " + p.session, std::move(*text));
   if (past.ok()) warm_ = warm_start(space_, request_.definition_json, request_.problems, *past);
   nlohmann::json warm = nlohmann::json::array();
   for (const search::FamilyPoint& at : warm_)
@@ -82,9 +92,21 @@ Status SessionImpl::begin() {
   return {};
 }
 
+// Results up to the first of a node that is not there yet. Programs are there from the beginning.
+void SessionImpl::apply_history(size_t& result, int end) {
+  for (; result < history_.evaluations.size(); ++result) {
+    const store::EvaluationRow& row = history_.evaluations[result];
+    if (row.node >= end && !is_program(row.node)) return;
+    auto verdict = Verdict::from_json(row.verdict_json);
+    apply(row, verdict.ok() ? &*verdict : nullptr);
+    std::erase_if(twins_, [&](const auto& t) { return t.first == row.node; });
+  }
+}
+
 // Drives the policy over what was recorded, as if it happened now. The store's nodes rule: should this
 // build's policy propose something else than the recorded batch, the batch is taken as recorded.
 Status SessionImpl::replay() {
+  NICHE_RETURN_IF_ERROR(restore_programs());
   size_t next = 0, result = 0;
   while (next < history_.nodes.size()) {
     const int batch = history_.nodes[next].batch;
@@ -101,21 +123,21 @@ Status SessionImpl::replay() {
                                      ") is not of this version's space; start a new session");
       note_source(n.id, render_point(space_, *definition_, parts_.target, *at).dedup_key);
     }
-    batch_ = batch + 1;
+    batch_ = std::max(batch_, batch + 1);
     // Results up to the first of the next batch; a judgement of an older node stands where it was made.
     const auto end = static_cast<int>(next);
-    for (; result < history_.evaluations.size() && history_.evaluations[result].node < end; ++result) {
-      const store::EvaluationRow& row = history_.evaluations[result];
-      auto verdict = Verdict::from_json(row.verdict_json);
-      apply(row, verdict.ok() ? &*verdict : nullptr);
-      std::erase_if(twins_, [&](const auto& t) { return t.first == row.node; });
-    }
+    apply_history(result, end);
   }
-  for (int id = 0; id < tree_.size(); ++id) {
-    const bool twin =
-        std::any_of(twins_.begin(), twins_.end(), [id](const auto& t) { return t.first == id; });
-    if (tree_.node(id).outcome == Outcome::kInFlight && !twin) unknown_.push_back(id);
-  }
+  // Programs may have come before the first batch, or after the last.
+  apply_history(result, kFirstProgram);
+  const auto left_open = [this](int id) {
+    return !settled(id) &&
+           std::none_of(twins_.begin(), twins_.end(), [id](const auto& t) { return t.first == id; });
+  };
+  for (int id = 0; id < tree_.size(); ++id)
+    if (left_open(id)) unknown_.push_back(id);
+  for (const auto& [id, p] : models_->all())
+    if (left_open(id)) unknown_.push_back(id);
   return {};
 }
 

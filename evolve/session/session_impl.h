@@ -13,6 +13,7 @@
 #include "evolve/search/policy.h"
 #include "evolve/search/stagnation.h"
 #include "evolve/session/judge_plan.h"
+#include "evolve/session/model_search.h"
 #include "evolve/session/objective.h"
 #include "evolve/session/problem_costs.h"
 #include "evolve/session/session.h"
@@ -35,7 +36,8 @@ class SessionImpl final : public Session {
         costs_(request_.problems),
         plan_(costs_.weights(), kJudgeSecondsGuess),
         objective_(costs_.weights()),
-        recorder_(nullptr, "") {}
+        recorder_(nullptr, ""),
+        models_(std::make_unique<ModelSearch>(parts_.model, request_.seed, request_.session_id)) {}
 
   dispatch::Status prepare();
   SessionEvent run() override;
@@ -55,9 +57,20 @@ class SessionImpl final : public Session {
   dispatch::Status take_up(const store::SessionRow& row);
   dispatch::Status begin();
   dispatch::Status replay();
+  void apply_history(size_t& result, int end);
 
   // ---- the loop
   void run_batch();
+  // ---- programs of a model (session_programs.cc)
+  void start_models();
+  // What a skill says of a committed kernel: a program's own words, and what was measured.
+  std::string win_text(int node, const Verdict& verdict) const;
+  void step_models(std::vector<store::EvaluationRow>& rows);
+  void take_programs(const std::vector<int>& ids, std::vector<store::EvaluationRow>& rows);
+  void reuse_known_programs(std::vector<store::EvaluationRow>& rows);
+  dispatch::Status restore_programs();
+  std::vector<TemplateMaterial> template_material() const;
+  bool models_go_on() const { return models_->may_go_on(); }
   bool note_source(int node, const std::string& dedup_key);
   void apply_twins(std::vector<store::EvaluationRow>& rows);
   // Screens nodes and applies what was found; those about which nothing was found are left for another time.
@@ -77,9 +90,20 @@ class SessionImpl final : public Session {
   void emit(const SessionEvent& e) const {
     if (parts_.on_event) parts_.on_event(e);
   }
+  // Of any node, a template point's or a program's.
   std::string label(int node) const {
+    if (is_program(node)) return std::string(kProgramFamily) + ' ' + models_->at(node).name;
     const search::FamilyPoint& at = tree_.node(node).candidate;
     return space_.family_name(at.family) + ' ' + space_.at(at.family).describe(at.point);
+  }
+  KernelSource source_of(int node, const std::string& suffix) const;
+  RenderedPoint rendered(int node) const { return hashed(source_of(node, std::string(kFixedSuffix))); }
+  std::vector<double>& costs_at(int node) {
+    return is_program(node) ? models_->at(node).costs : node_costs_[static_cast<size_t>(node)];
+  }
+  bool settled(int node) const {
+    return is_program(node) ? models_->at(node).settled
+                            : tree_.node(node).outcome != search::Outcome::kInFlight;
   }
 
   SessionRequest request_;
@@ -109,6 +133,8 @@ class SessionImpl final : public Session {
   double screen_seconds_ = kScreenSecondsGuess;
   bool exhausted_ = false, stagnant_ = false;
   std::array<int, kGateCount> rejected_{};
+  std::unique_ptr<ModelSearch> models_;
+  std::vector<std::pair<std::string, std::string>> known_programs_;  // of earlier sessions: name, text
   std::string warning_;  // the first trouble that did not end the session
 };
 

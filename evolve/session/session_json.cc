@@ -116,6 +116,9 @@ std::string event_to_json(const SessionEvent& e) {
                {"tried", e.tried},
                {"rejected", e.rejected},
                {"seconds_used", e.seconds_used},
+               {"questions", e.questions},
+               {"programs", e.programs},
+               {"model_usd", e.model_usd},
                {"reason", e.reason}});
 }
 
@@ -135,6 +138,9 @@ Result<SessionEvent> event_from_json(std::string_view text) {
     j.at("tried").get_to(e.tried);
     j.at("rejected").get_to(e.rejected);
     j.at("seconds_used").get_to(e.seconds_used);
+    j.at("questions").get_to(e.questions);
+    j.at("programs").get_to(e.programs);
+    j.at("model_usd").get_to(e.model_usd);
     j.at("reason").get_to(e.reason);
     return e;
   });

@@ -1,5 +1,6 @@
 // A session's steps: a batch is proposed, screened and applied; a candidate is judged and committed.
 #include <algorithm>
+#include <cstdlib>
 
 #include "evolve/session/candidate_source.h"
 #include "evolve/session/session_impl.h"
@@ -34,6 +35,7 @@ const char* outcome_name(VerdictStatus s) {
 
 void SessionImpl::run_batch() {
   std::vector<store::EvaluationRow> rows;
+  step_models(rows);
   if (!unknown_.empty()) {
     const std::vector<int> again = std::exchange(unknown_, {});
     screen(again, rows);
@@ -45,9 +47,12 @@ void SessionImpl::run_batch() {
   // that.
   const int size = batch_ < kSmallBatches ? std::min(request_.batch, 2 << batch_) : request_.batch;
   const int count = std::min(size, request_.evaluations_max - tried_);
-  const auto proposals = policy_->propose(tree_, count);
+  const auto proposals = count > 0 && !exhausted_ && !stagnant_ ? policy_->propose(tree_, count)
+                                                                : std::vector<search::Proposal>{};
   if (proposals.empty()) {
-    exhausted_ = true;
+    exhausted_ = exhausted_ || (count > 0 && !stagnant_);
+    apply_twins(rows);
+    recorder_.evaluations(rows);
     return;
   }
   const int first = tree_.size();
@@ -76,10 +81,8 @@ void SessionImpl::screen(const std::vector<int>& nodes, std::vector<store::Evalu
   if (nodes.empty()) return;
   std::vector<Candidate> candidates;
   for (int node : nodes) {
-    const search::FamilyPoint& at = tree_.node(node).candidate;
     const std::string suffix = std::string(kFixedSuffix) + std::to_string(candidates.size());
-    candidates.push_back(
-        {label(node), space_.at(at.family).render(*definition_, parts_.target, at.point, suffix)});
+    candidates.push_back({label(node), source_of(node, suffix)});
   }
   const double before = now();
   const std::vector<Verdict> verdicts = evaluator_->screen(candidates);
@@ -99,18 +102,17 @@ void SessionImpl::screen(const std::vector<int>& nodes, std::vector<store::Evalu
 void SessionImpl::apply_twins(std::vector<store::EvaluationRow>& rows) {
   std::vector<std::pair<int, int>> waiting;
   for (const auto& [node, original] : twins_) {
-    const search::Node& twin = tree_.node(original);
-    if (twin.outcome == Outcome::kInFlight) {
+    if (!settled(original)) {
       waiting.emplace_back(node, original);
       continue;
     }
     store::EvaluationRow row;
     row.node = node;
     row.kind = "duplicate";
-    row.outcome = twin.outcome == Outcome::kValid ? "screened" : "failed";
+    const auto& shared = costs_at(original);
+    row.outcome = shared.empty() ? "failed" : "screened";
     row.gate = gate_name(Gate::kDuplicate);
     row.reason = "the same source as node " + std::to_string(original);
-    const auto& shared = node_costs_[static_cast<size_t>(original)];
     row.cost = shared.empty() ? 0 : costs_.weighted(shared);
     row.verdict_json = "{}";
     apply(row, nullptr);
@@ -136,7 +138,7 @@ void SessionImpl::apply_screen(int node, const Verdict& verdict, std::vector<sto
 
 // One result reaches tree, policy, stagnation and plan: live and on replay alike.
 void SessionImpl::apply(const store::EvaluationRow& row, const Verdict* verdict) {
-  const bool first = tree_.node(row.node).outcome == Outcome::kInFlight;
+  const bool first = !settled(row.node);
   set_costs(row, verdict);
   if (row.kind == "judge") {
     const double seconds = verdict != nullptr ? verdict->evaluate_ms * 1e-3 : 0;
@@ -149,19 +151,22 @@ void SessionImpl::apply(const store::EvaluationRow& row, const Verdict* verdict)
   if (row.kind == "screen") {
     ++tried_;
     if (verdict != nullptr) count_rejection(*verdict);
-    if (const auto& costs = node_costs_[static_cast<size_t>(row.node)]; !costs.empty())
-      plan_.screened(row.node, costs);
+    if (const auto& costs = costs_at(row.node); !costs.empty()) plan_.screened(row.node, costs);
   } else {
     ++rejected_[static_cast<size_t>(Gate::kDuplicate)];
   }
   if (!first) return;
+  if (is_program(row.node)) {
+    models_->observed(row.node, [this](const auto& costs) { return objective_.of(costs); });
+    return;
+  }
   policy_->observed(tree_, row.node);
   note_progress();
 }
 
 void SessionImpl::set_costs(const store::EvaluationRow& row, const Verdict* verdict) {
   node_costs_.resize(static_cast<size_t>(tree_.size()));
-  auto& costs = node_costs_[static_cast<size_t>(row.node)];
+  auto& costs = costs_at(row.node);
   if (row.cost <= 0) {
     costs.clear();
   } else if (auto stated = verdict != nullptr ? costs_.of(*verdict) : std::nullopt) {
@@ -169,7 +174,19 @@ void SessionImpl::set_costs(const store::EvaluationRow& row, const Verdict* verd
   } else if (row.kind == "duplicate") {
     const auto twin =
         std::find_if(twins_.begin(), twins_.end(), [&](auto& t) { return t.first == row.node; });
-    if (twin != twins_.end()) costs = node_costs_[static_cast<size_t>(twin->second)];
+    if (twin != twins_.end()) costs = costs_at(twin->second);
+    // Of a program that was taken up: its twin stands in the reason.
+    if (twin == twins_.end() && is_program(row.node))
+      if (const int original = std::atoi(row.reason.c_str() + row.reason.rfind(' ') + 1);
+          original >= 0 && original < tree_.size())
+        costs = costs_at(original);
+  }
+  if (is_program(row.node)) {
+    Program& p = models_->at(row.node);
+    p.settled = true;
+    p.gate = row.gate;
+    p.reason = row.reason;
+    return;
   }
   if (costs.empty())
     tree_.set_outcome(row.node, Outcome::kFailed);
@@ -205,8 +222,7 @@ bool SessionImpl::judge_if_due(bool last_chance) {
 }
 
 void SessionImpl::judge(int node) {
-  const RenderedPoint rendered =
-      render_point(space_, *definition_, parts_.target, tree_.node(node).candidate);
+  const RenderedPoint rendered = this->rendered(node);
   Judgement j = evaluator_->judge({label(node), rendered.source});
   Verdict& v = j.verdict;
   // An interrupted judgement proved nothing against the candidate; only a win stands.
@@ -235,12 +251,14 @@ void SessionImpl::judge(int node) {
   row.gate = gate_name(v.failed_gate);
   row.reason = v.reason;
   const bool failed = v.status == VerdictStatus::kRejected;
-  const auto& screened = node_costs_[static_cast<size_t>(node)];
+  const auto& screened = costs_at(node);
   row.cost = failed ? 0 : costs_.weighted(costs ? *costs : screened);
   row.verdict_json = v.to_json();
   if (!j.artefact.empty()) row.artefact_hash = kernels_cache::to_hex(kernels_cache::sha256(j.artefact));
   apply(row, &v);
   if (v.faster()) {
+    models_->learn_win(label(node), win_text(node, v), 1 / costs_.weighted(costs_.proven(v)),
+                       parts_.clock->unix_time_ns());
     SessionEvent e = event(SessionEvent::Kind::kKernel);
     e.record_file = file;
     e.kernel_name = rendered.source.kernel_name;
@@ -251,7 +269,6 @@ void SessionImpl::judge(int node) {
 }
 
 Result<std::string> SessionImpl::commit(int node, const RenderedPoint& rendered, const Judgement& judgement) {
-  const search::FamilyPoint& at = tree_.node(node).candidate;
   kernels_cache::KernelRecord r;
   r.name = rendered.source.kernel_name;
   r.op = definition_->schema().op;
@@ -260,8 +277,16 @@ Result<std::string> SessionImpl::commit(int node, const RenderedPoint& rendered,
   r.guard = judgement.verdict.guard;
   r.plan = rendered.source.plan;
   r.properties = rendered.source.properties;
-  r.provenance = {space_.family_name(at.family), space_.at(at.family).describe(at.point), request_.session_id,
-                  judgement.compiler, rendered.text_hash};
+  r.provenance = {"", "", request_.session_id, judgement.compiler, rendered.text_hash};
+  if (is_program(node)) {
+    const Program& p = models_->at(node);
+    r.provenance.family = kProgramFamily + (p.model.empty() ? "" : ' ' + p.model);
+    r.provenance.parameters = p.name;
+  } else {
+    const search::FamilyPoint& at = tree_.node(node).candidate;
+    r.provenance.family = space_.family_name(at.family);
+    r.provenance.parameters = space_.at(at.family).describe(at.point);
+  }
   r.source = rendered.source.text;
   r.artefact = judgement.artefact;
   r.artefact_sha256 = kernels_cache::to_hex(kernels_cache::sha256(judgement.artefact));

@@ -186,10 +186,12 @@ Status Store::prune(int sessions_max, int64_t bytes_max) {
     keep = std::max<int64_t>(keep, 1);
     const std::string old = "(SELECT id FROM sessions ORDER BY started_unix_ns DESC, id LIMIT -1 OFFSET " +
                             std::to_string(keep) + ")";
-    const std::string sql = "DELETE FROM evaluations WHERE session IN " + old +
-                            "; DELETE FROM nodes WHERE session IN " + old +
-                            "; DELETE FROM sessions WHERE id IN " + old +
-                            "; DELETE FROM blobs WHERE hash NOT IN (SELECT source_hash FROM nodes)";
+    const std::string sql =
+        "DELETE FROM evaluations WHERE session IN " + old + "; DELETE FROM nodes WHERE session IN " + old +
+        "; DELETE FROM sessions WHERE id IN " + old +
+        "; DELETE FROM blobs WHERE hash NOT IN (SELECT source_hash FROM nodes) AND hash NOT IN "
+        "(SELECT json_extract(point_json, '$.exchange') FROM nodes WHERE family='model' AND "
+        "json_extract(point_json, '$.exchange') IS NOT NULL)";
     if (keep < *sessions) NICHE_RETURN_IF_ERROR(db_->exec(sql.c_str()));
     // Freed pages are used again before the file grows: what counts is what is in use.
     auto pages = db_->scalar("PRAGMA page_count");

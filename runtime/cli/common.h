@@ -46,6 +46,9 @@ int fail(const dispatch::Status& status);
 // Each adds a subcommand whose callback sets *exit_code.
 void add_evolve_command(CLI::App& app, int* exit_code);
 void add_evaluate_command(CLI::App& app, int* exit_code);
+// sessions, tree, export
+void add_history_commands(CLI::App& app, int* exit_code);
+void add_kb_command(CLI::App& app, int* exit_code);
 void add_cache_command(CLI::App& app, int* exit_code);
 void add_explain_command(CLI::App& app, int* exit_code);
 void add_config_command(CLI::App& app, int* exit_code);

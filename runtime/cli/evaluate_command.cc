@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "evolve/judge/evaluate_file.h"
+#include "evolve/proposer/secrets.h"
 #include "evolve/session/session.h"
 #include "runtime/cli/common.h"
 #include "runtime/torch/worker.h"
@@ -18,6 +19,7 @@ struct Options {
 };
 
 int run(const Options& o) {
+  evolve::proposer::scrub_environment();  // the candidate runs in a child of this process
   auto bench = Workbench::make(o.definition.op_libraries);
   if (!bench.ok()) return fail(bench.status());
   auto definition = (*bench)->definition(o.definition);
@@ -56,7 +58,7 @@ void add_evaluate_command(CLI::App& app, int* exit_code) {
   CLI::App* c = app.add_subcommand(
       "evaluate", "judge a kernel source; prints its Verdict as JSON; 0: FASTER, 3: another verdict");
   auto o = std::make_shared<Options>();
-  c->add_option("kernel", o->kernel, "C++ source (evolve/judge/evaluate_file.h says how it describes itself)")
+  c->add_option("kernel", o->kernel, "C++ source (evolve/candidate_text.h says how it describes itself)")
       ->required()
       ->check(CLI::ExistingFile);
   o->definition.add_to(*c);

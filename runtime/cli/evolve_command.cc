@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "evolve/definition_json.h"
+#include "evolve/proposer/proposer_process.h"
+#include "evolve/proposer/secrets.h"
 #include "evolve/session/local_session.h"
 #include "runtime/cli/common.h"
 #include "runtime/host_environment.h"
@@ -24,7 +26,43 @@ struct Options {
   int evaluations = 2000, threads = 1, batch = 8;
   uint64_t seed = 0;
   bool cold = false, resume = false;
+  std::string proposer, price, key_file, knowledge;
+  double model_usd = 0, answer_seconds = 300;
+  int64_t model_tokens = 0;
+  int questions = 40;
 };
+
+// "3,15": dollars a million tokens of input and of output.
+dispatch::Result<evolve::proposer::ModelPrice> parse_price(const std::string& text) {
+  evolve::proposer::ModelPrice p;
+  if (text.empty()) return p;
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%lf,%lf%c", &p.input, &p.output, &rest) != 2 || !p.known())
+    return dispatch::invalid("--model-price '" + text + "': expected IN,OUT in dollars a million tokens");
+  return p;
+}
+
+// Starts the process that asks the model, before anything else here has a thread or a child.
+dispatch::Result<std::unique_ptr<evolve::proposer::ProposalSource>> start_proposer(const Options& o) {
+  std::unique_ptr<evolve::proposer::ProposalSource> source;
+  if (!o.proposer.empty()) {
+    auto price = parse_price(o.price);
+    if (!price.ok()) return price.status();
+    evolve::proposer::ProposerProcessOptions p;
+    p.program = "/proc/self/exe";
+    p.args = {"proposer"};
+    p.spec = o.proposer;
+    p.budget = {o.model_usd, o.model_tokens};
+    p.price = *price;
+    p.key_file = o.key_file;
+    auto started = evolve::proposer::start_proposer_process(p);
+    if (!started.ok()) return started.status();
+    source = std::move(*started);
+  }
+  // Candidates run in children of this process.
+  evolve::proposer::scrub_environment();
+  return source;
+}
 
 // "M=16" or "M=16:0.7" or "B=4,L=200:0.3".
 dispatch::Result<evolve::SeenProblem> parse_problem(const std::string& text, const dispatch::Definition& d,
@@ -59,6 +97,8 @@ void show(const SessionEvent& e) {
       std::fprintf(stderr,
                    "\r\033[K%6.1f s  %4d tried  %4d rejected  best %.3fx  committed %.3fx (%d kernels)",
                    e.seconds_used, e.tried, rejected, e.best_speedup, e.committed_speedup, e.kernels);
+      if (e.questions > 0)
+        std::fprintf(stderr, "  model: %d asked, %d programs, $%.4f", e.questions, e.programs, e.model_usd);
       break;
     }
     case SessionEvent::Kind::kKernel:
@@ -72,6 +112,14 @@ void show(const SessionEvent& e) {
 }
 
 int run(const Options& o) {
+  auto source = start_proposer(o);
+  if (!source.ok()) return fail(source.status());
+  std::unique_ptr<kb::Library> library;
+  if (*source) {
+    auto opened = kb::Library::open(o.knowledge);
+    if (!opened.ok()) return fail(opened.status());
+    library = std::move(*opened);
+  }
   auto bench = Workbench::make(o.definition.op_libraries);
   if (!bench.ok()) return fail(bench.status());
   auto definition = (*bench)->definition(o.definition);
@@ -105,6 +153,10 @@ int run(const Options& o) {
   session.make_evaluator = evolve::make_evaluator;
   session.evaluator_options.child_start = torch_child_start;
   session.on_event = show;
+  session.model.source = source->get();
+  session.model.library = library.get();
+  session.model.options.questions_max = o.questions;
+  session.model.options.answer_seconds_max = o.answer_seconds;
   session.stop = [] { return interrupted != 0; };
   session.log = [](const std::string& line) { std::fprintf(stderr, "\r\033[K%s\n", line.c_str()); };
   std::signal(SIGINT, [](int) { interrupted = 1; });
@@ -112,6 +164,9 @@ int run(const Options& o) {
   if (!last.ok()) return fail(last.status());
   std::printf("%s: %s after %.1f s; %d tried, %d kernels committed, %.3fx\n", (*definition)->name().c_str(),
               last->reason.c_str(), last->seconds_used, last->tried, last->kernels, last->committed_speedup);
+  if (last->questions > 0)
+    std::printf("  model: %d questions, %d programs, $%.4f\n", last->questions, last->programs,
+                last->model_usd);
   for (int g = 0; g < evolve::kGateCount; ++g)
     if (last->rejected[static_cast<size_t>(g)] != 0)
       std::printf("  rejected at %-12s %d\n", evolve::gate_name(static_cast<evolve::Gate>(g)),
@@ -142,6 +197,17 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   c->add_option("--seed", o->seed, "0: from the system");
   c->add_flag("--cold", o->cold, "judge with cold caches");
   c->add_flag("--resume", o->resume, "go on with this Definition's unfinished session");
+  c->add_option("--proposer", o->proposer,
+                "a model that writes programs: exec:CMD, mailbox:DIR, openai:URL#MODEL or anthropic:MODEL");
+  c->add_option("--model-budget", o->model_usd, "dollars that it may cost")->check(CLI::NonNegativeNumber);
+  c->add_option("--model-price", o->price, "IN,OUT: dollars a million tokens");
+  c->add_option("--model-tokens", o->model_tokens, "tokens that it may take; 0: no limit");
+  c->add_option("--model-key-file", o->key_file, "its key; else OPENAI_API_KEY, ANTHROPIC_API_KEY");
+  c->add_option("--questions", o->questions, "asked of the model at most")->capture_default_str();
+  c->add_option("--answer-seconds", o->answer_seconds, "time for an answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--knowledge", o->knowledge, "directory with pages of your own for the model");
   c->callback([o, exit_code] { *exit_code = run(*o); });
 }
 

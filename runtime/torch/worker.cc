@@ -1,5 +1,7 @@
 #include "runtime/torch/worker.h"
 
+#include <ATen/ops/embedding_bag.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/Parallel.h>
 #include <torch/headeronly/version.h>
 
@@ -28,6 +30,9 @@ dispatch::Status register_everything(dispatch::OpRegistry* ops, evolve::FamilyRe
 
 dispatch::Executor torch_child_start(int threads) {
   at::set_num_threads(threads);
+  // fbgemm reads /proc/cpuinfo at its first use; behind the walls it no longer could.
+  const at::Tensor zero = at::zeros({1}, at::kLong);
+  (void)at::embedding_bag(at::zeros({1, 8}), zero, zero);
   return torch_detail::aten_executor();
 }
 

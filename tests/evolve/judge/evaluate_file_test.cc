@@ -50,6 +50,28 @@ TEST(EvaluateFile, DirectivesBecomeThePlan) {
   EXPECT_EQ(s.kernel_name, "test_norm.f32.mine");
 }
 
+TEST(CandidateText, GoesThereAndBack) {
+  const std::string text =
+      "// niche: preamble\n// niche: phase work tasks=M/4\n// niche: phase rest\n// niche: pack work2 "
+      "bytes=64\n"
+      "// niche: limit M=4..4096%4\n// niche: batch_variant\nvoid work2() { work(1); workshop(); }\n";
+  auto c = candidate_from_text(*spec().definition, "k.cc", text);
+  ASSERT_TRUE(c.ok()) << c.status().to_string();
+  const std::string again = candidate_to_text(*spec().definition, c->source);
+  auto d = candidate_from_text(*spec().definition, "k.cc", again);
+  ASSERT_TRUE(d.ok()) << d.status().to_string() << again;
+  EXPECT_EQ(candidate_to_text(*spec().definition, d->source), again);
+  ASSERT_EQ(d->source.plan.phases.size(), 2U);
+  EXPECT_EQ(d->source.plan.phases[0].factors[0].divisor, 4);
+  EXPECT_TRUE(d->source.plan.phases[1].factors.empty());
+  EXPECT_EQ(d->source.limits.var[0].multiple_of, 4);
+  EXPECT_FALSE(d->source.properties.batch_invariant);
+  rename_entries(d->source, "_k7");
+  EXPECT_EQ(d->source.plan.phases[0].symbol, "work_k7");
+  EXPECT_EQ(d->source.plan.pack_symbol, "work2_k7");
+  EXPECT_NE(d->source.text.find("void work2_k7() { work_k7(1); workshop(); }"), std::string::npos);
+}
+
 TEST(EvaluateFile, ErrorsNameFileAndLine) {
   const struct {
     const char *text, *words;

@@ -8,6 +8,7 @@
 
 #include "runtime/ops/cpu/families.h"
 #include "tests/runtime/ops_cpu/harness.h"
+#include "tests/runtime/ops_cpu/program_family.h"
 
 namespace niche::ops_cpu_test {
 namespace {
@@ -87,6 +88,12 @@ OpTest mbdt_test() {
     }
   };
   return t;
+}
+
+TEST(MbdtProgram, PassesTheHarnessOfTheTemplates) {
+  if (!native_target().avx2) GTEST_SKIP() << "written for AVX2";
+  const ProgramFamily program("mbdt", "mbdt/1.reply.md");
+  check_family(program, mbdt_test(), {{"f32", {{"F", 6}, {"K", 31}}, {}, {{1}, {7}, {8}, {33}, {500}}}}, 0);
 }
 
 // Lengths are drawn so that events and values fill E and W exactly, as a model's batch does; U = E = W = 0

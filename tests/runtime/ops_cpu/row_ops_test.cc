@@ -6,6 +6,7 @@
 
 #include "runtime/ops/cpu/families.h"
 #include "tests/runtime/ops_cpu/harness.h"
+#include "tests/runtime/ops_cpu/program_family.h"
 
 namespace niche::ops_cpu_test {
 namespace {
@@ -71,6 +72,12 @@ OpTest softmax_test() {
     }
   };
   return t;
+}
+
+TEST(SoftmaxProgram, PassesTheHarnessOfTheTemplates) {
+  if (!native_target().avx2) GTEST_SKIP() << "written for AVX2";
+  const ProgramFamily program("softmax", "softmax/1.reply.md");
+  check_family(program, softmax_test(), {{"f32", {{"N", 10}}, {}, {{1}, {5}, {8}, {9}, {67}, {512}}}}, 0);
 }
 
 OpTest layer_norm_test() {

@@ -1,0 +1,41 @@
+#include "evolve/judge/pair_verdict.h"
+
+#include <algorithm>
+
+namespace niche::evolve::judge {
+namespace {
+
+// E for SLOWER that ends a problem (rollback's threshold, evaluation.md 2.4).
+constexpr double kSlowerEvidence = 20;
+constexpr int kFutilePairs = 48;  // from here on an interval below the margin ends a problem
+// Pairs without a context switch are used alone when at least this share of them is; on a machine that
+// preempts nearly every call all pairs are used: their order was random, so the test stays valid, it only
+// needs more of them.
+constexpr double kQuietShare = 0.25;
+
+}  // namespace
+
+VerdictStatus PairVerdict::add(std::span<const PairSample> pairs) {
+  all_.insert(all_.end(), pairs.begin(), pairs.end());
+  const auto quiet =
+      static_cast<double>(std::count_if(all_.begin(), all_.end(), [](auto& x) { return !x.dropped; }));
+  const bool use_all = quiet < kQuietShare * static_cast<double>(all_.size());
+  fallback_.clear();
+  kernel_.clear();
+  test_ = SignTest(margin_);
+  for (const PairSample& x : all_) {
+    if (x.dropped && !use_all) continue;
+    fallback_.push_back(x.fallback_ns), kernel_.push_back(x.kernel_ns);
+    test_.add(x.fallback_ns, x.kernel_ns);
+  }
+  status_ = VerdictStatus::kAmbiguous;
+  if (test_.e_faster() >= e_stop_) status_ = VerdictStatus::kFaster;
+  if (test_.e_slower() >= kSlowerEvidence) status_ = VerdictStatus::kNotFaster;
+  if (status_ == VerdictStatus::kAmbiguous && this->pairs() < kFutilePairs) return status_;
+  interval_ = bootstrap_ratio(fallback_, kernel_, seed_, status_ == VerdictStatus::kAmbiguous ? 200 : 2000);
+  if (status_ == VerdictStatus::kAmbiguous && interval_.high < 1 + margin_)
+    status_ = VerdictStatus::kNotFaster;
+  return status_;
+}
+
+}  // namespace niche::evolve::judge

@@ -1,0 +1,28 @@
+// ProposalSource: what a session sees of a model: one request under way at a time, asked for without waiting.
+// Real: ProposerProcess; tests answer from memory.
+//
+// Thread-safety: one owner.
+#pragma once
+
+#include <optional>
+
+#include "dispatch/base/status.h"
+#include "evolve/proposer/proposal.h"
+
+namespace niche::evolve::proposer {
+
+class ProposalSource {
+ public:
+  virtual ~ProposalSource() = default;
+  // No request under way, and it may take one.
+  virtual bool idle() const = 0;
+  // It will never answer again: its process died, its key is refused.
+  virtual bool ended() const = 0;
+  // Requires idle().
+  virtual dispatch::Status start(const ProposalRequest& request) = 0;
+  // The answer to the request under way, or why there is none (codes as Proposer); nothing within the
+  // timeout.
+  virtual std::optional<dispatch::Result<ProposalReply>> poll(int timeout_ms) = 0;
+};
+
+}  // namespace niche::evolve::proposer

@@ -1,0 +1,196 @@
+#include "evolve/proposer/proposer_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "evolve/worker/frame_channel.h"
+
+extern char** environ;
+
+namespace niche::evolve::proposer {
+namespace {
+
+using dispatch::Code;
+using dispatch::Result;
+using dispatch::Status;
+using json = nlohmann::ordered_json;
+using worker::FrameChannel;
+
+constexpr int kFd = 3;
+constexpr int kHelloTimeoutMs = 20'000, kSendTimeoutMs = 2000;
+
+std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+std::string error_frame(const Status& s) {
+  return dump({{"error", {{"code", static_cast<int>(s.code())}, {"message", s.message()}}}});
+}
+
+// OK where the frame holds no error.
+Status error_of(const std::string& frame) {
+  const json j = json::parse(frame, nullptr, false);
+  if (!j.is_object()) return dispatch::corrupt("proposer process: a frame that is no JSON");
+  if (!j.contains("error")) return {};
+  const json& e = j["error"];
+  const int code = e.is_object() ? e.value("code", 0) : 0;
+  if (code <= 0 || code > static_cast<int>(Code::kInternal) || !e.contains("message") ||
+      !e["message"].is_string())
+    return dispatch::corrupt("proposer process: an error without a code");
+  return {static_cast<Code>(code), e["message"].get<std::string>()};
+}
+
+class Process final : public ProposalSource {
+ public:
+  Process(pid_t pid, int fd) : pid_(pid), channel_(std::make_unique<FrameChannel>(fd)) {}
+  ~Process() override {
+    if (::getpid() != owner_) return;
+    channel_.reset();  // it sees the end of its input, and ends what it started itself
+    for (int i = 0; i < 200; ++i) {
+      if (::waitpid(pid_, nullptr, WNOHANG) != 0) return;
+      ::poll(nullptr, 0, 10);
+    }
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Status greet(const ProposerProcessOptions& o) {
+    const json config{{"spec", o.spec},
+                      {"usd_max", o.budget.usd_max},
+                      {"tokens_max", o.budget.tokens_max},
+                      {"price_in", o.price.input},
+                      {"price_out", o.price.output},
+                      {"key_file", o.key_file},
+                      {"stall_seconds", o.stall_seconds}};
+    NICHE_RETURN_IF_ERROR(channel_->send(dump(config), kSendTimeoutMs));
+    auto hello = channel_->receive(kHelloTimeoutMs);
+    if (!hello.ok()) return dispatch::io_error("proposer process: " + hello.status().message());
+    if (!*hello) return dispatch::io_error("proposer process: no answer");
+    return error_of(**hello);
+  }
+  bool idle() const override { return !ended_ && !request_; }
+  bool ended() const override { return ended_; }
+  Status start(const ProposalRequest& request) override {
+    Status s = channel_->send(request_to_json(request), kSendTimeoutMs);
+    if (s.ok())
+      request_ = request;
+    else
+      ended_ = true;
+    return s;
+  }
+  std::optional<Result<ProposalReply>> poll(int timeout_ms) override {
+    if (ended_ || !request_) return std::nullopt;
+    auto frame = channel_->receive(timeout_ms);
+    if (frame.ok() && !*frame) return std::nullopt;
+    const ProposalRequest request = std::move(*request_);
+    request_.reset();
+    if (!frame.ok()) {
+      ended_ = true;
+      return Result<ProposalReply>(dispatch::unsupported("proposer process: " + frame.status().message()));
+    }
+    if (Status s = error_of(**frame); !s.ok()) {
+      ended_ = s.code() == Code::kUnsupported;
+      return Result<ProposalReply>(s);
+    }
+    return reply_from_text(**frame, request);
+  }
+
+ private:
+  const pid_t owner_ = ::getpid();
+  pid_t pid_;
+  std::unique_ptr<FrameChannel> channel_;
+  std::optional<ProposalRequest> request_;
+  bool ended_ = false;
+};
+
+bool parent_lives() {
+  pollfd p{kFd, 0, 0};
+  return ::poll(&p, 1, 0) <= 0 || (p.revents & (POLLHUP | POLLERR)) == 0;
+}
+
+Result<std::unique_ptr<Proposer>> configured(const std::string& frame) {
+  const json j = json::parse(frame, nullptr, false);
+  if (!j.is_object()) return dispatch::corrupt("proposer process: no configuration");
+  try {
+    ProposerOptions o;
+    j.at("usd_max").get_to(o.budget.usd_max);
+    j.at("tokens_max").get_to(o.budget.tokens_max);
+    j.at("price_in").get_to(o.price.input);
+    j.at("price_out").get_to(o.price.output);
+    j.at("key_file").get_to(o.key_file);
+    j.at("stall_seconds").get_to(o.stall_seconds);
+    o.keep_going = parent_lives;
+    return make_proposer(j.at("spec").get<std::string>(), o);
+  } catch (const json::exception& e) {
+    return dispatch::corrupt(std::string("proposer process: ") + e.what());
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ProposalSource>> start_proposer_process(const ProposerProcessOptions& options) {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
+    return dispatch::errno_status("proposer process: socketpair");
+  std::vector<std::string> words{options.program};
+  words.insert(words.end(), options.args.begin(), options.args.end());
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, fds[1], kFd);
+  posix_spawn_file_actions_addclosefrom_np(&actions, kFd + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  // Its own group: Ctrl-C ends the session, and the session then ends it.
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  pid_t pid = -1;
+  const int rc = ::posix_spawn(&pid, options.program.c_str(), &actions, &attributes, argv.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(fds[1]);
+  if (rc != 0) {
+    ::close(fds[0]);
+    const std::string what = "proposer process " + options.program + ": " + std::strerror(rc);
+    return rc == ENOENT ? dispatch::not_found(what) : dispatch::io_error(what);
+  }
+  auto process = std::make_unique<Process>(pid, fds[0]);
+  NICHE_RETURN_IF_ERROR(process->greet(options));
+  return std::unique_ptr<ProposalSource>(std::move(process));
+}
+
+int proposer_main() {
+  FrameChannel channel(kFd);
+  auto config = channel.receive(kHelloTimeoutMs);
+  if (!config.ok() || !*config) return 1;
+  auto proposer = configured(**config);
+  if (!channel.send(proposer.ok() ? "{\"ready\":true}" : error_frame(proposer.status()), kSendTimeoutMs)
+           .ok() ||
+      !proposer.ok())
+    return 1;
+  for (;;) {
+    auto frame = channel.receive(60'000);
+    if (!frame.ok()) return 0;  // the session is over
+    if (!*frame) continue;
+    auto request = request_from_json(**frame);
+    std::string answer;
+    if (!request.ok()) {
+      answer = error_frame(request.status());
+    } else if (auto reply = (*proposer)->propose(*request); reply.ok()) {
+      answer = reply_to_json(*reply);
+    } else {
+      answer = error_frame(reply.status());
+    }
+    if (!channel.send(answer, 10'000).ok()) return 0;
+  }
+}
+
+}  // namespace niche::evolve::proposer

@@ -1,0 +1,201 @@
+#include "kb/skills.h"
+
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <set>
+
+#include "kb/library.h"
+
+namespace niche::kb {
+namespace {
+
+using dispatch::Result;
+using dispatch::Status;
+
+constexpr size_t kTextBytesMax = 2048;
+constexpr int kHopelessAfter = 8;
+
+constexpr const char* kSchema =
+    "CREATE TABLE IF NOT EXISTS skills(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, op TEXT NOT NULL, dtype "
+    "TEXT NOT "
+    "NULL, arch TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL, gain REAL NOT NULL, shown INTEGER "
+    "NOT NULL "
+    "DEFAULT 0, helped INTEGER NOT NULL DEFAULT 0, session TEXT NOT NULL, unix_ns INTEGER NOT NULL, "
+    "UNIQUE(kind, op, dtype, arch, title)) STRICT";
+
+struct Statement {
+  sqlite3_stmt* s = nullptr;
+  ~Statement() { sqlite3_finalize(s); }
+  void bind(int i, const std::string& t) {
+    sqlite3_bind_text(s, i, t.data(), static_cast<int>(t.size()), SQLITE_TRANSIENT);
+  }
+};
+
+std::string cut(std::string_view s) {
+  size_t n = std::min(s.size(), kTextBytesMax);
+  while (n > 0 && n < s.size() && (static_cast<unsigned char>(s[n]) & 0xc0) == 0x80) --n;
+  return std::string(s.substr(0, n));
+}
+
+// Upper confidence bound of how often a skill helps; one never shown stands at the top of its class.
+double promise(const Skill& s, double total) {
+  const double n = std::max(1, s.shown);
+  return (s.helped + 0.5) / (n + 1) + 0.5 * std::sqrt(std::log(total + 2) / n);
+}
+
+}  // namespace
+
+SkillBook::~SkillBook() { sqlite3_close(db_); }
+
+Status SkillBook::run(const std::string& sql) {
+  char* error = nullptr;
+  if (sqlite3_exec(db_, sql.c_str(), nullptr, nullptr, &error) == SQLITE_OK) return {};
+  const std::string what = "skills " + path_ + ": " + (error != nullptr ? error : "?");
+  sqlite3_free(error);
+  const int code = sqlite3_errcode(db_) & 0xff;
+  if (code == SQLITE_BUSY) return dispatch::busy(what);
+  return code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? dispatch::corrupt(what) : dispatch::io_error(what);
+}
+
+Result<std::unique_ptr<SkillBook>> SkillBook::open(const std::string& path) {
+  std::unique_ptr<SkillBook> book(new SkillBook());
+  book->path_ = path;
+  if (sqlite3_open(path.c_str(), &book->db_) != SQLITE_OK)
+    return dispatch::io_error("skills " + path + ": " + sqlite3_errmsg(book->db_));
+  sqlite3_busy_timeout(book->db_, 5000);
+  NICHE_RETURN_IF_ERROR(book->run("PRAGMA journal_mode=WAL"));
+  NICHE_RETURN_IF_ERROR(book->run("PRAGMA synchronous=NORMAL"));
+  NICHE_RETURN_IF_ERROR(book->run(kSchema));
+  return book;
+}
+
+Result<int64_t> SkillBook::add(const Skill& skill) {
+  Statement s;
+  if (sqlite3_prepare_v2(
+          db_,
+          "INSERT INTO skills(kind, op, dtype, arch, title, text, gain, session, unix_ns) "
+          "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET gain=max(gain, excluded.gain) RETURNING id",
+          -1, &s.s, nullptr) != SQLITE_OK)
+    return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
+  int i = 0;
+  for (const std::string& t :
+       {skill.kind, skill.op, skill.dtype, skill.arch, cut(skill.title), cut(skill.text)})
+    s.bind(++i, t);
+  sqlite3_bind_double(s.s, 7, skill.gain);
+  s.bind(8, skill.session);
+  sqlite3_bind_int64(s.s, 9, skill.unix_ns);
+  if (sqlite3_step(s.s) != SQLITE_ROW)
+    return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
+  const int64_t id = sqlite3_column_int64(s.s, 0);
+  sqlite3_step(s.s);
+  NICHE_RETURN_IF_ERROR(
+      run("DELETE FROM skills WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY op, "
+          "arch ORDER BY "
+          "helped DESC, unix_ns DESC) AS place FROM skills) WHERE place > 200)"));
+  return id;
+}
+
+Result<std::vector<Skill>> SkillBook::read(const std::string& where, const std::vector<std::string>& values) {
+  Statement s;
+  const std::string sql =
+      "SELECT id, kind, op, dtype, arch, title, text, gain, shown, helped, session, unix_ns FROM skills "
+      "WHERE " +
+      where + " ORDER BY helped DESC, id LIMIT 1000";
+  if (sqlite3_prepare_v2(db_, sql.c_str(), -1, &s.s, nullptr) != SQLITE_OK)
+    return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
+  for (size_t i = 0; i < values.size(); ++i) s.bind(static_cast<int>(i) + 1, values[i]);
+  const auto text = [&](int i) {
+    const auto* t = reinterpret_cast<const char*>(sqlite3_column_text(s.s, i));
+    return std::string(t != nullptr ? t : "");
+  };
+  std::vector<Skill> skills;
+  int rc = SQLITE_ROW;
+  while ((rc = sqlite3_step(s.s)) == SQLITE_ROW) {
+    Skill k{sqlite3_column_int64(s.s, 0),
+            text(1),
+            text(2),
+            text(3),
+            text(4),
+            text(5),
+            text(6),
+            sqlite3_column_double(s.s, 7),
+            sqlite3_column_int(s.s, 8),
+            sqlite3_column_int(s.s, 9),
+            text(10),
+            sqlite3_column_int64(s.s, 11)};
+    skills.push_back(std::move(k));
+  }
+  if (rc != SQLITE_DONE) return dispatch::corrupt("skills " + path_ + ": " + sqlite3_errmsg(db_));
+  return skills;
+}
+
+Result<std::vector<Skill>> SkillBook::all(const std::string& op) {
+  return op.empty() ? read("1", {}) : read("op=?", {op});
+}
+
+Result<std::vector<Skill>> SkillBook::pick(const std::string& op, const std::string& dtype,
+                                           const std::string& arch, const std::string& error,
+                                           size_t bytes_max) {
+  // Lessons hold for any operator of the architecture; wins for their own.
+  auto skills = read("arch=?1 AND (kind='lesson' OR (op=?2 AND dtype=?3))", {arch, op, dtype});
+  if (!skills.ok()) return skills.status();
+  double total = 0;
+  for (const Skill& s : *skills) total += s.shown;
+  std::set<std::string> signal;
+  const std::string terms = fts_query(error);
+  for (size_t at = 0; (at = terms.find('"', at)) != std::string::npos;) {
+    const size_t end = terms.find('"', at + 1);
+    if (const std::string w = terms.substr(at + 1, end - at - 1); w.size() > 3) signal.insert(w);
+    at = end + 1;
+  }
+  std::erase_if(*skills, [&](const Skill& s) {
+    if (s.helped == 0 && s.shown >= kHopelessAfter) return true;
+    if (s.kind != "lesson") return false;
+    int common = 0;
+    std::string title = s.title;
+    for (char& c : title) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    for (const std::string& w : signal) common += title.find(w) != std::string::npos;
+    return common < 2;
+  });
+  std::stable_sort(skills->begin(), skills->end(), [&](const Skill& a, const Skill& b) {
+    if (a.trusted() != b.trusted()) return a.trusted();
+    return promise(a, total) > promise(b, total);
+  });
+  std::vector<Skill> picked;
+  size_t bytes = 0;
+  int suspects = 0;
+  for (Skill& s : *skills) {
+    if ((!s.trusted() && suspects > 0) || bytes + s.text.size() > bytes_max) continue;
+    suspects += !s.trusted();
+    bytes += s.text.size();
+    picked.push_back(std::move(s));
+  }
+  return picked;
+}
+
+Status SkillBook::shown(const std::vector<int64_t>& ids, bool helped) {
+  std::string list;
+  for (int64_t id : ids) list += (list.empty() ? "" : ",") + std::to_string(id);
+  if (list.empty()) return {};
+  return run("UPDATE skills SET shown=shown+1, helped=helped+" + std::string(helped ? "1" : "0") +
+             " WHERE id IN (" + list + ")");
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "> ";
+  for (char c : text) {
+    if (c == '\n')
+      out += "\n> ";
+    else if (static_cast<unsigned char>(c) >= 0x20 || c == '\t')
+      out += c;
+  }
+  for (const char* tag : {"<NAME>", "<DESCRIPTION>", "<CODE>", "<DIFF>", "</"})
+    for (size_t at; (at = out.find(tag)) != std::string::npos;) out.replace(at, 1, "(");
+  for (size_t at; (at = out.find("```")) != std::string::npos;) out.replace(at, 3, "'''");
+  return out + '\n';
+}
+
+}  // namespace niche::kb

@@ -1,0 +1,70 @@
+// SkillBook: what sessions learnt, with the evidence for it, in one SQLite file that many processes share.
+// Wins (what made a kernel of an operator faster, by how much) and lessons (an error and what cured it).
+//
+// A skill is *suspect* until it has helped twice: it was shown before a proposal, and that proposal passed
+// and was better than what it set out from. Suspect ones are shown one at a time; one that was shown eight
+// times without any help is not shown again. Texts come from models and compilers: they are data; whoever
+// shows them quotes them (quoted()).
+//
+// Thread-safety: one owner thread; open one a thread. Bounds: texts are cut at 2 KiB; per operator and
+// architecture the 200 skills of the best record are kept.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dispatch/base/status.h"
+
+struct sqlite3;
+
+namespace niche::kb {
+
+inline constexpr int kTrustedAfter = 2;
+
+struct Skill {
+  int64_t id = 0;
+  std::string kind;  // "win", "lesson"
+  std::string op, dtype, arch;
+  std::string title, text;
+  double gain = 0;  // of a win: cost before / after, measured by the judge
+  int shown = 0, helped = 0;
+  std::string session;  // where it came from
+  int64_t unix_ns = 0;
+  bool trusted() const { return helped >= kTrustedAfter; }
+};
+
+class SkillBook {
+ public:
+  // kCorrupt, kIo: the file.
+  static dispatch::Result<std::unique_ptr<SkillBook>> open(const std::string& path);
+  ~SkillBook();
+  SkillBook(const SkillBook&) = delete;
+  SkillBook& operator=(const SkillBook&) = delete;
+
+  // A text that is there already (same kind, operator, type, architecture, title) keeps its record; the
+  // larger gain stands. Gives the id.
+  dispatch::Result<int64_t> add(const Skill& skill);
+  // What to show: trusted ones first, by the upper bound of how often they help, then one suspect. Lessons
+  // only where `error` holds some of their words.
+  dispatch::Result<std::vector<Skill>> pick(const std::string& op, const std::string& dtype,
+                                            const std::string& arch, const std::string& error,
+                                            size_t bytes_max);
+  dispatch::Status shown(const std::vector<int64_t>& ids, bool helped);
+  dispatch::Result<std::vector<Skill>> all(const std::string& op = {});
+
+ private:
+  SkillBook() = default;
+  dispatch::Result<std::vector<Skill>> read(const std::string& where, const std::vector<std::string>& values);
+  dispatch::Status run(const std::string& sql);
+  sqlite3* db_ = nullptr;
+  std::string path_;
+};
+
+// Each line behind "> ", control characters removed, section tags defused: what a reader cannot take for a
+// part of the question.
+std::string quoted(std::string_view text);
+
+}  // namespace niche::kb

@@ -1,0 +1,116 @@
+// `niche sessions`, `niche tree`, `niche export`: what past sessions tried, from the store.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "evolve/report/session_tree.h"
+#include "evolve/report/trajectories.h"
+#include "runtime/cli/common.h"
+
+namespace niche::cli {
+namespace {
+
+using evolve::report::SessionTree;
+
+struct Options {
+  std::string cache, store, id = "last", html, format = "jsonl", out;
+  int limit = 50;
+  bool all = false;
+  dispatch::Result<std::unique_ptr<evolve::store::Store>> open() const {
+    const std::string path = !store.empty() ? store : cache.empty() ? "" : cache + "/trajectories.sqlite";
+    if (path.empty()) return dispatch::invalid("which store? give --store FILE, or --cache DIR");
+    // Opening would make an empty one.
+    if (!std::filesystem::exists(path)) return dispatch::not_found("store " + path + ": no such file");
+    return evolve::store::Store::open(path);
+  }
+};
+
+dispatch::Status write(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  return out ? dispatch::Status() : dispatch::errno_status("write " + path);
+}
+
+int sessions(const Options& o) {
+  auto store = o.open();
+  if (!store.ok()) return fail(store.status());
+  auto rows = (*store)->sessions(o.limit);
+  if (!rows.ok()) return fail(rows.status());
+  std::fputs(evolve::report::sessions_table(*rows).c_str(), stdout);
+  return 0;
+}
+
+int tree(const Options& o) {
+  auto store = o.open();
+  if (!store.ok()) return fail(store.status());
+  auto t = SessionTree::load(**store, o.id);
+  if (!t.ok()) return fail(t.status());
+  if (!o.html.empty()) {
+    if (auto s = write(o.html, evolve::report::tree_page(*t)); !s.ok()) return fail(s);
+    std::printf("%s: %zu candidates of %s\n", o.html.c_str(), t->nodes.size(), t->session.id.c_str());
+    return 0;
+  }
+  std::fputs(evolve::report::tree_text(*t, o.all).c_str(), stdout);
+  return 0;
+}
+
+int export_sessions(const Options& o) {
+  auto store = o.open();
+  if (!store.ok()) return fail(store.status());
+  std::vector<std::string> ids{o.id};
+  if (o.id == "all") {
+    ids.clear();
+    auto rows = (*store)->sessions(o.limit);
+    if (!rows.ok()) return fail(rows.status());
+    for (auto r = rows->rbegin(); r != rows->rend(); ++r) ids.push_back(r->id);
+  }
+  std::string text;
+  for (const std::string& id : ids) {
+    auto t = SessionTree::load(**store, id);
+    if (!t.ok()) return fail(t.status());
+    auto lines = evolve::report::export_session(*t, o.format);
+    if (!lines.ok()) return fail(lines.status());
+    text += *lines;
+  }
+  if (o.out.empty()) {
+    std::fputs(text.c_str(), stdout);
+  } else if (auto s = write(o.out, text); !s.ok()) {
+    return fail(s);
+  }
+  return 0;
+}
+
+void add_store(CLI::App& c, Options& o) {
+  c.add_option("--cache", o.cache, "cache directory that holds the store")->envname("NICHE_CACHE_DIR");
+  c.add_option("--store", o.store, "the SQLite file itself");
+}
+
+}  // namespace
+
+void add_history_commands(CLI::App& app, int* exit_code) {
+  auto o = std::make_shared<Options>();
+  CLI::App* s = app.add_subcommand("sessions", "list evolution sessions, newest first");
+  add_store(*s, *o);
+  s->add_option("--limit", o->limit, "at most so many")->check(CLI::PositiveNumber)->capture_default_str();
+  s->callback([o, exit_code] { *exit_code = sessions(*o); });
+
+  CLI::App* t = app.add_subcommand("tree", "what a session tried, as text or as one HTML page");
+  add_store(*t, *o);
+  t->add_option("session", o->id, "its id, the beginning of it, or last")->capture_default_str();
+  t->add_option("--html", o->html, "write a page with tree, curve and diffs to this file");
+  t->add_flag("--all", o->all, "every candidate, not only those that matter");
+  t->callback([o, exit_code] { *exit_code = tree(*o); });
+
+  CLI::App* e = app.add_subcommand("export", "sessions with their measured rewards, for training models");
+  add_store(*e, *o);
+  e->add_option("session", o->id, "its id, the beginning of it, last, or all")->capture_default_str();
+  e->add_option("--format", o->format, "jsonl, sft or dpo")->capture_default_str();
+  e->add_option("--limit", o->limit, "with all: the newest so many")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  e->add_option("--out", o->out, "file; default: standard output");
+  e->callback([o, exit_code] { *exit_code = export_sessions(*o); });
+}
+
+}  // namespace niche::cli

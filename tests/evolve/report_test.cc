@@ -1,0 +1,134 @@
+// What people and trainers get to see of a session: tables, trees, pages, exported trajectories.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "evolve/report/session_tree.h"
+#include "evolve/report/trajectories.h"
+#include "tests/evolve/temp_dir.h"
+
+namespace niche::evolve::report {
+namespace {
+
+using json = nlohmann::json;
+
+class Report : public testing::Test {
+ protected:
+  Report() : store_(std::move(*store::Store::open(dir_.path() + "/s.sqlite"))) {
+    store::SessionRow s;
+    s.id = "20261129T1-aa";
+    s.definition = "rms_norm.f32.N64";
+    s.op = "rms_norm", s.dtype = "f32", s.arch = "cpu.avx2";
+    s.started_unix_ns = 1'700'000'000'000'000'000;
+    EXPECT_TRUE(store_->begin_session(s).ok());
+    add(0, -1, "rms_norm.rows", R"({"rows":1,"unroll":2})", "screened", 0.8, "");
+    add(1, 0, "rms_norm.rows", R"({"rows":4,"unroll":2})", "screened", 0.6, "");
+    add(2, 0, "rms_norm.rows", R"({"rows":8,"unroll":2})", "failed", 0, "");
+    const std::string exchange = *store_->put_blob(json{
+        {"request", {{"stable", "rules"}, {"prompt", "improve <this>"}}},
+        {"reply", {{"text", "two programs"}}}}.dump());
+    const auto about = [&](const char* name) { return json{{"name", name}, {"exchange", exchange}}.dump(); };
+    add(kProgram, 1, "model", about("wide & <bold>"), "screened", 0.5, "line one\nline two\n");
+    add(kProgram + 1, 1, "model", about("narrow"), "failed", 0, "line one\nline 2\n");
+    evaluation(kProgram, "judge", "faster", 0.48, "none", "");
+  }
+  void add(int id, int parent, const std::string& family, const std::string& point,
+           const std::string& outcome, double cost, const std::string& text) {
+    store::NodeRow n;
+    n.id = id, n.parent = parent, n.made_by = "improve", n.family = family, n.point_json = point;
+    n.source_hash = text.empty() ? "none" : *store_->put_blob(text);
+    EXPECT_TRUE(store_->add_nodes("20261129T1-aa", std::span(&n, 1)).ok());
+    evaluation(id, "screen", outcome, cost, cost > 0 ? "none" : "smoke", cost > 0 ? "" : "signal 11");
+  }
+  void evaluation(int id, const std::string& kind, const std::string& outcome, double cost,
+                  const std::string& gate, const std::string& reason) {
+    store::EvaluationRow e;
+    e.node = id, e.kind = kind, e.outcome = outcome, e.cost = cost, e.gate = gate, e.reason = reason;
+    e.verdict_json = "{}";
+    EXPECT_TRUE(store_->add_evaluations("20261129T1-aa", std::span(&e, 1)).ok());
+  }
+  SessionTree load(const std::string& id = "last") { return std::move(*SessionTree::load(*store_, id)); }
+  std::vector<json> lines(const std::string& format) {
+    std::vector<json> out;
+    std::istringstream in(*export_session(load(), format));
+    for (std::string line; std::getline(in, line);) out.push_back(json::parse(line));
+    return out;
+  }
+  static constexpr int kProgram = 1 << 20;
+  TempDir dir_;
+  std::unique_ptr<store::Store> store_;
+};
+
+TEST_F(Report, FindsSessionsByTheirBeginning) {
+  EXPECT_EQ(load("20261129T1").session.id, "20261129T1-aa");
+  const auto none = SessionTree::load(*store_, "x");
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.status().message().find("niche sessions"), std::string::npos);
+}
+
+TEST_F(Report, KnowsBestCurveAndRefusals) {
+  const SessionTree t = load();
+  EXPECT_EQ(t.best(), kProgram);
+  EXPECT_EQ(t.curve(), (std::vector<double>{0.8, 0.6, 0.6, 0.5, 0.5}));
+  EXPECT_EQ(t.refused().at("smoke"), 2);
+  EXPECT_EQ(t.change(*t.find(1)), "rows=1->4");
+  EXPECT_EQ(t.reason(2), "smoke: signal 11");
+}
+
+TEST_F(Report, TreeShowsLineageAndReasons) {
+  const std::string text = tree_text(load(), true);
+  EXPECT_NE(text.find("- 0 1.250x screened"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  - 1 1.667x screened  improve: rows=1->4\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n    * 1048576 2.083x faster  improve: model wide & <bold>\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("[smoke: signal 11]"), std::string::npos);
+}
+
+TEST_F(Report, PageIsEscapedAndHasTheDiff) {
+  const std::string page = tree_page(load());
+  EXPECT_NE(page.find("wide &amp; &lt;bold&gt;"), std::string::npos);
+  EXPECT_EQ(page.find("<bold>"), std::string::npos);
+  EXPECT_NE(page.find("<polyline"), std::string::npos);
+  EXPECT_NE(page.find("<summary>source</summary>"), std::string::npos);
+  EXPECT_EQ(page.find("http"), std::string::npos);  // it needs nothing else
+}
+
+TEST(LineDiff, ShowsWhatChangedWithContext) {
+  EXPECT_EQ(line_diff("a\nb\nc\n", "a\nx\nc\n"), " a\n-b\n+x\n c\n");
+  EXPECT_EQ(line_diff("same\n", "same\n"), "");
+  std::string long_a, long_b;
+  for (int i = 0; i < 20; ++i) long_a += std::to_string(i) + '\n';
+  long_b = "first\n" + long_a + "last\n";
+  EXPECT_EQ(line_diff(long_a, long_b), "+first\n 0\n 1\n 2\n ...\n 17\n 18\n 19\n+last\n");
+}
+
+TEST_F(Report, ExportsEveryCandidateWithItsReward) {
+  const auto all = lines("jsonl");
+  ASSERT_EQ(all.size(), 5U);
+  EXPECT_DOUBLE_EQ(all[1]["reward"].get<double>(), 1 / 0.6);
+  EXPECT_EQ(all[1]["point"]["rows"], 4);
+  EXPECT_EQ(all[2]["gate"], "smoke");
+  EXPECT_EQ(all[3]["text"], "line one\nline two\n");
+  EXPECT_EQ(all[3]["outcome"], "faster");
+}
+
+TEST_F(Report, ExportsAnswersThatWereBetterThanTheirParent) {
+  const auto all = lines("sft");
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0]["messages"][0]["content"], "rules");
+  EXPECT_EQ(all[0]["messages"][2]["content"], "two programs");
+  EXPECT_DOUBLE_EQ(all[0]["reward"].get<double>(), 1 / 0.48);
+  EXPECT_TRUE(all[0]["verified"].get<bool>());
+}
+
+TEST_F(Report, ExportsPairs) {
+  const auto all = lines("dpo");
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0]["chosen"], "line one\nline two\n");
+  EXPECT_EQ(all[0]["rejected"], "line one\nline 2\n");
+  EXPECT_EQ(export_session(load(), "csv").status().code(), dispatch::Code::kInvalid);
+}
+
+}  // namespace
+}  // namespace niche::evolve::report

@@ -1,0 +1,269 @@
+// Sessions with a model beside the templates: programs as candidates, repairs, memory across processes and
+// sessions, and a model that fails.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <deque>
+
+#include "evolve/definition_json.h"
+#include "evolve/session/session.h"
+#include "tests/evolve/fake_evaluator.h"
+#include "tests/evolve/temp_dir.h"
+#include "tests/evolve/toy_family.h"
+#include "tests/evolve/toy_op.h"
+
+namespace niche::evolve {
+namespace {
+
+using dispatch::Result;
+using Params = FakeWorld::Params;
+
+// Answers at once, from a list; the last answer is repeated.
+class FakeModel final : public proposer::ProposalSource {
+ public:
+  bool idle() const override { return !asked_ && !ended_; }
+  bool ended() const override { return ended_; }
+  dispatch::Status start(const proposer::ProposalRequest& r) override {
+    requests.push_back(r);
+    asked_ = true;
+    return {};
+  }
+  std::optional<Result<proposer::ProposalReply>> poll(int) override {
+    if (!asked_) return std::nullopt;
+    asked_ = false;
+    if (!failure.ok()) {
+      ended_ = failure.code() == dispatch::Code::kUnsupported;
+      return Result<proposer::ProposalReply>(failure);
+    }
+    const std::string text = answers.empty() ? "no idea" : answers.front();
+    if (answers.size() > 1) answers.pop_front();
+    return Result<proposer::ProposalReply>(
+        proposer::ProposalReply{requests.back().id, text, "fake-1", {10, 20, 0, 0.01, false}});
+  }
+  std::deque<std::string> answers;
+  std::vector<proposer::ProposalRequest> requests;
+  dispatch::Status failure;
+
+ private:
+  bool asked_ = false, ended_ = false;
+};
+
+// The fake evaluator reads a candidate's parameters from its label; "free" is what no template has.
+std::string program(const std::string& name, int salt = 0) {
+  return "<NAME>" + name +
+         "</NAME><DESCRIPTION>because</DESCRIPTION><CODE>\n// niche: phase entry tasks=M\n"
+         "extern \"C\" void entry(const NicheKernelArgs* a, long begin, long end) noexcept { (void)" +
+         std::to_string(salt) + "; }\n</CODE>";
+}
+
+class ListSink final : public KernelSink {
+ public:
+  Result<std::string> commit(const kernels_cache::KernelRecord& r) override {
+    records.push_back(r);
+    return "file" + std::to_string(records.size()) + ".kc";
+  }
+  std::vector<kernels_cache::KernelRecord> records;
+};
+
+class SessionModels : public testing::Test {
+ protected:
+  SessionModels() {
+    EXPECT_TRUE(ops_.add(std::make_shared<testing_ops::ToyOp>()).ok());
+    families_.add(std::make_shared<testing_ops::ToyFamily>());
+    definition_ =
+        *dispatch::Definition::make(ops_.find("toy_affine_relu")->schema(), dispatch::kF32, {{"N", 64}});
+    library_ = std::move(*kb::Library::open());
+    skills_ = std::move(*kb::SkillBook::open(dir_.path() + "/skills.sqlite"));
+    request_.session_id = "s1";
+    request_.definition_json = definition_to_json(*definition_);
+    request_.problems = {{{16}, 1, false}};
+    request_.seed = 5;
+    request_.wall_seconds_max = 1000;
+    world_.cost = [](const Params& p, const SeenProblem&) {
+      if (p.contains("free")) return p.at("free") / 100.0;
+      return 0.5 + 0.1 * std::abs(std::log2(p.at("rows") / 4.0)) +
+             0.1 * std::abs(std::log2(p.at("unroll") / 16.0)) + 0.05 * p.at("back");
+    };
+  }
+  void open_store() { store_ = std::move(*store::Store::open(dir_.path() + "/store.sqlite")); }
+  Result<std::unique_ptr<Session>> make() {
+    SessionParts p;
+    p.ops = &ops_;
+    p.families = &families_;
+    p.target.avx2 = true;
+    p.make_evaluator = [this](EvaluatorSpec spec,
+                              EvaluatorOptions options) -> Result<std::unique_ptr<Evaluator>> {
+      return std::unique_ptr<Evaluator>(
+          std::make_unique<FakeEvaluator>(world_, std::move(spec), std::move(options)));
+    };
+    p.sink = &sink_;
+    p.store = store_.get();
+    p.clock = &world_.clock;
+    p.model.source = &model_;
+    p.model.library = library_.get();
+    p.model.skills = skills_.get();
+    p.model.options.questions_max = questions_max_;
+    return Session::create(request_, std::move(p));
+  }
+  SessionEvent run() {
+    auto s = make();
+    EXPECT_TRUE(s.ok()) << s.status().to_string();
+    return s.ok() ? (*s)->run() : SessionEvent{};
+  }
+  TempDir dir_;
+  dispatch::OpRegistry ops_;
+  FamilyRegistry families_;
+  std::shared_ptr<const dispatch::Definition> definition_;
+  std::unique_ptr<kb::Library> library_;
+  std::unique_ptr<kb::SkillBook> skills_;
+  std::unique_ptr<store::Store> store_;
+  SessionRequest request_;
+  FakeWorld world_;
+  FakeModel model_;
+  ListSink sink_;
+  int questions_max_ = 3;
+};
+
+TEST_F(SessionModels, ProgramsAreScreenedJudgedAndCommitted) {
+  model_.answers = {program("free=30")};
+  questions_max_ = 1;
+  const SessionEvent e = run();
+  EXPECT_EQ(e.kind, SessionEvent::Kind::kDone) << e.reason;
+  EXPECT_GT(e.committed_speedup, 3.3);
+  EXPECT_EQ(e.programs, 1);
+  EXPECT_NEAR(e.model_usd, 0.01, 1e-9);
+  const auto mine = std::find_if(sink_.records.begin(), sink_.records.end(),
+                                 [](const auto& r) { return r.provenance.family == "model fake-1"; });
+  ASSERT_NE(mine, sink_.records.end());
+  EXPECT_EQ(mine->provenance.parameters, "free=30");
+  EXPECT_EQ(mine->plan.phases[0].symbol, "entry_k");
+  EXPECT_NE(mine->source.find("entry_k(const"), std::string::npos);
+  EXPECT_NE(mine->name.find("toy_affine_relu.f32.model."), std::string::npos);
+}
+
+TEST_F(SessionModels, TellsTheModelTheOperatorTheRulesAndWhatWasTried) {
+  model_.answers = {program("free=80"), program("free=70", 1), program("free=60", 2)};
+  run();
+  ASSERT_EQ(model_.requests.size(), 3U);
+  const auto& r = model_.requests;
+  EXPECT_EQ(r[0].task, "draft");
+  EXPECT_EQ(r[1].task, "improve");
+  EXPECT_EQ(r[0].stable, r[2].stable);  // what a service caches
+  for (const char* text : {"p[0] = x: in, f32 [M,N]", "n[1] = N: constant 64", "AVX2", "noexcept", "<CODE>"})
+    EXPECT_NE(r[0].stable.find(text), std::string::npos) << text;
+  // The second question starts from the best template point.
+  EXPECT_NE(r[1].parent.find("extern \"C\" void toy("), std::string::npos) << r[1].parent;
+  EXPECT_EQ(r[1].parent.find("struct NicheKernelArgs {"), std::string::npos);
+  EXPECT_NE(r[1].prompt.find("# The program 'toy.rows rows="), std::string::npos) << r[1].prompt;
+  // Without memory nothing of the past is shown, whatever there is.
+  EXPECT_EQ(r[0].prompt.find("# Attempts"), std::string::npos);
+  EXPECT_NE(r[0].prompt.find("column order"), std::string::npos);
+}
+
+TEST_F(SessionModels, RepairsALineageAtMostFiveTimes) {
+  for (int i = 0; i < 9; ++i) model_.answers.push_back(program("free=0", i));
+  questions_max_ = 8;
+  run();
+  ASSERT_EQ(model_.requests.size(), 8U);
+  EXPECT_EQ(model_.requests[0].task, "draft");
+  for (int i = 1; i <= 5; ++i) EXPECT_EQ(model_.requests[static_cast<size_t>(i)].task, "repair") << i;
+  EXPECT_NE(model_.requests[6].task, "repair");
+  EXPECT_NE(model_.requests[1].prompt.find("fails by design"), std::string::npos);
+  EXPECT_EQ(model_.requests[7].task, "repair");  // of the new lineage
+}
+
+TEST_F(SessionModels, GoesOnWithTemplatesWhenTheModelFails) {
+  model_.failure = dispatch::unsupported("the service answered 401");
+  const SessionEvent e = run();
+  EXPECT_EQ(e.kind, SessionEvent::Kind::kDone);
+  EXPECT_GE(e.kernels, 1);
+  EXPECT_EQ(model_.requests.size(), 1U);
+  EXPECT_NE(e.reason.find("401"), std::string::npos) << e.reason;
+}
+
+TEST_F(SessionModels, AnAnswerWithoutAProgramIsNoEvaluationAndIsToldToTheModel) {
+  model_.answers = {"I would rather not.", program("free=40")};
+  questions_max_ = 2;
+  const SessionEvent e = run();
+  EXPECT_EQ(e.programs, 1);
+  ASSERT_EQ(model_.requests.size(), 2U);
+  EXPECT_NE(model_.requests[1].prompt.find("no program"), std::string::npos) << model_.requests[1].prompt;
+}
+
+TEST_F(SessionModels, AModelThatNeverHelpsIsGivenUp) {
+  model_.answers = {"no"};
+  questions_max_ = 1000;
+  const SessionEvent e = run();
+  EXPECT_EQ(e.kind, SessionEvent::Kind::kDone);
+  EXPECT_EQ(model_.requests.size(), static_cast<size_t>(ModelSearch::kFailedQuestionsMax));
+}
+
+TEST_F(SessionModels, TheSameProgramTwiceIsEvaluatedOnce) {
+  model_.answers = {program("free=60"), program("free=60 again=1")};
+  questions_max_ = 2;
+  const SessionEvent e = run();
+  EXPECT_EQ(e.programs, 2);
+  EXPECT_EQ(std::count_if(world_.screened.begin(), world_.screened.end(),
+                          [](const std::string& id) { return id.starts_with("model"); }),
+            1);
+}
+
+TEST_F(SessionModels, ATakenUpSessionKeepsItsPrograms) {
+  open_store();
+  model_.answers = {program("free=60"), program("free=55", 1), program("free=0", 2)};
+  world_.crash_after_screens = 6;
+  questions_max_ = 2;
+  auto s = make();
+  ASSERT_TRUE(s.ok());
+  EXPECT_THROW((*s)->run(), std::runtime_error);
+  s->reset();
+  const size_t asked = model_.requests.size();
+  EXPECT_EQ(asked, 2U);
+  world_.crash_after_screens = -1;
+  world_.screened.clear();
+  request_.session_id = "s2";
+  request_.resume = true;
+  const SessionEvent e = run();
+  EXPECT_EQ(e.kind, SessionEvent::Kind::kDone) << e.reason;
+  EXPECT_EQ(e.programs, 2);
+  EXPECT_EQ(model_.requests.size(), asked);  // both questions were asked and answered before
+  for (const std::string& id : world_.screened) EXPECT_FALSE(id.starts_with("model")) << id;
+}
+
+TEST_F(SessionModels, AKnownProgramIsVerifiedAgainNotInventedAgain) {
+  open_store();
+  model_.answers = {program("free=30")};
+  questions_max_ = 1;
+  run();
+  request_.session_id = "s2";
+  questions_max_ = 0;
+  world_.screened.clear();
+  world_.cost = [base = world_.cost](const Params& p, const SeenProblem& s) {
+    return p.empty() ? 0.3 : base(p, s);  // "known from s1" has no parameters
+  };
+  const SessionEvent e = run();
+  EXPECT_GT(e.committed_speedup, 3.3);
+  ASSERT_FALSE(world_.screened.empty());
+  EXPECT_EQ(world_.screened.front(), "model known from s1");
+}
+
+TEST_F(SessionModels, SkillsGetEvidenceAndWinsAreWrittenBack) {
+  kb::Skill hint;
+  hint.kind = "win", hint.op = "toy_affine_relu", hint.dtype = "f32", hint.arch = "cpu.avx2",
+  hint.title = "be free";
+  hint.text = "freely", hint.session = "s0";
+  const int64_t id = *skills_->add(hint);
+  model_.answers = {program("free=30"), program("free=29", 1)};
+  questions_max_ = 2;
+  run();
+  EXPECT_NE(model_.requests[0].prompt.find("> be free"), std::string::npos);
+  const auto all = *skills_->all("toy_affine_relu");
+  const auto mine = std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.id == id; });
+  EXPECT_GE(mine->shown, 1);
+  EXPECT_GE(mine->helped, 1);  // the first program was better than the library form
+  EXPECT_TRUE(
+      std::any_of(all.begin(), all.end(), [](const auto& s) { return s.title.starts_with("model free="); }));
+}
+
+}  // namespace
+}  // namespace niche::evolve
