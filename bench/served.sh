@@ -17,4 +17,7 @@ if [ ! -e "$out/ranker.pt2" ]; then
   "$bin" --dump-weights "$out/weights.pt"
   .venv-bench/bin/python bench/served/export_ranker.py "$out/weights.pt" "$out/ranker.pt2"
 fi
+# The package links the whole libtorch.so, which the CPU half in .venv lacks.
+LD_LIBRARY_PATH=$(echo "$PWD"/.venv-bench/lib/python3*/site-packages/torch/lib)
+export LD_LIBRARY_PATH
 exec "$bin" --package "$out/ranker.pt2" --cache "$cache" "$@"

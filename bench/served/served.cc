@@ -142,6 +142,22 @@ int main(int argc, char** argv) {
     if (off > 1e-3) return std::fprintf(stderr, "served: %s is off by %g\n", s->name, off), 1;
   }
   for (Subject& s : subjects) s.rate.clear();
+  const auto calls = [&](bool evolved) {
+    const auto counts = (*runtime)->dispatcher().thread_counts();
+    uint64_t n = 0;
+    for (const auto rung : {niche::dispatch::Rung::kExact, niche::dispatch::Rung::kRegion})
+      n += counts.by_rung[static_cast<size_t>(rung)];
+    if (evolved) return n;
+    n = 0;
+    for (const auto c : counts.by_rung) n += c;
+    return n;
+  };
+  const uint64_t evolved_before = calls(true), calls_before = calls(false);
+  (void)run(subjects[0]);
+  const double evolved_share =
+      static_cast<double>(calls(true) - evolved_before) / static_cast<double>(calls(false) - calls_before);
+  std::printf("calls of niche's runs on evolved kernels: %.1f %%\n", 100 * evolved_share);
+  subjects[0].rate.clear();
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < subjects.size(); ++i) (void)run(subjects[i]);
     for (size_t i = subjects.size(); i-- > 0;) (void)run(subjects[i]);

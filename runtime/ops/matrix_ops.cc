@@ -112,10 +112,14 @@ AtenOp::Table pffn_table() {
     return axis(p, B) * axis(p, N) * (4 * axis(p, D) * axis(p, K) + 24 * axis(p, K) + 5 * axis(p, D));
   };
   t.tolerance = [](const Definition& d) {
-    Tolerance tol = float_tolerance(
-        d, 2, 0x1p-18,
-        "fp32: twice the library's error; results are of order 1, floor 2^-18 because lane sums of a "
-        "constant row drift where the library sums in a cascade");
+    Tolerance tol = float_tolerance(d, 8, 0x1p-18,
+                                    "fp32: 8 times the library's error: where a row's activations lie in "
+                                    "GELU's negative tail the norm scales the "
+                                    "rounding of whatever order the products were summed in by up to 1000, "
+                                    "so one such row rules the maximum, and "
+                                    "right programs differ there by some 3; floor 2^-18 because lane sums of "
+                                    "a constant row drift where the library "
+                                    "sums in a cascade; a tf32 downgrade errs some 1000 times as much");
     if (same_dtype(d.dtype(), kBf16)) {
       tol.factor = 3;
       tol.reason =
