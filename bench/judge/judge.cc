@@ -67,6 +67,8 @@ void save(const Options& o, const json& out) {
 
 void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
   const bench::Load load(o.load ? static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) : 0);
+  out["aa_trials"] = out["aa_false_faster"] = 0;
+  out["planted_slow_5pct_detected"] = false;
   int trials = 0, faster = 0, planted = 0, detected = 0, planted_faster = 0;
   const char* const names[] = {"rms_norm", "silu_mul", "layer_norm", "softmax"};
   for (const char* name : names) {
@@ -76,7 +78,7 @@ void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
     evolve::EvaluatorSpec spec;
     spec.op = op;
     spec.definition = *dispatch::Definition::make(op->schema(), *dispatch::parse_dtype(c.dtype), c.constants);
-    spec.problems = {{c.vars, 1, false}};
+    spec.problems = {{{4}, 1, false}};  // a few microseconds: 2,000 trials in two minutes
     auto t = bench::SelfTrials::make(spec, torch_child_start);
     if (!t.ok()) {
       std::fprintf(stderr, "judge: %s\n", t.status().to_string().c_str());
@@ -101,13 +103,14 @@ void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
     std::printf("A/A %s: %d false FASTER of %d so far; 5 %% slower: %d of %d seen\n", (*t)->name().c_str(),
                 faster, trials, detected, planted);
     std::fflush(stdout);
+    out["aa_trials"] = trials;
+    out["aa_false_faster"] = faster;
+    out["planted_slow_5pct_detected"] = planted > 0 && planted_faster == 0 && detected * 100 >= 95 * planted;
+    out["planted_trials"] = planted;
+    out["planted_detected"] = detected;
+    out["aa_under_load"] = o.load;
+    save(o, out);
   }
-  out["aa_trials"] = trials;
-  out["aa_false_faster"] = faster;
-  out["planted_slow_5pct_detected"] = planted > 0 && planted_faster == 0 && detected * 100 >= 95 * planted;
-  out["planted_trials"] = planted;
-  out["planted_detected"] = detected;
-  out["aa_under_load"] = o.load;
 }
 
 void cheats(json& out) {
