@@ -2,7 +2,7 @@
 // 2,000 trials), one made 5 % slower must be seen to be so, no cheat of tests/cheats may pass, and honest
 // kernels must: of every template family its best point of a quick screen, and three random ones.
 //
-//   judge [--json FILE] [--aa N] [--no-load] [--no-honest] [--family NAME]
+//   judge [--json FILE] [--aa N] [--no-load] [--part aa|cheats|honest] [--family NAME]
 //
 // {aa_trials, aa_false_faster, planted_slow_5pct_detected, cheats_total, cheats_caught, honest_total,
 // honest_passed} and what stands behind them. An honest kernel passes when no gate before the timing ones
@@ -31,9 +31,9 @@ using evolve::VerdictStatus;
 using json = nlohmann::ordered_json;
 
 struct Options {
-  std::string json, family;
+  std::string json, family, part;
   int aa = 2000;
-  bool load = true, honest = true;
+  bool load = true;
 };
 
 // A Definition and a problem for each operator, small enough for some 100 judgements a minute.
@@ -61,8 +61,14 @@ const Case kCases[] = {
     {"ikbo_linear_compression", "f32", {{"M", 54}, {"N", 32}, {"Kc", 108}, {"Ku", 147}}, {20, 2}},
 };
 
+void save(const Options& o, const json& out) {
+  if (!o.json.empty()) std::ofstream(o.json) << out.dump(1) << '\n';
+}
+
 void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
   const bench::Load load(o.load ? static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) : 0);
+  out["aa_trials"] = out["aa_false_faster"] = 0;
+  out["planted_slow_5pct_detected"] = false;
   int trials = 0, faster = 0, planted = 0, detected = 0, planted_faster = 0;
   const char* const names[] = {"rms_norm", "silu_mul", "layer_norm", "softmax"};
   for (const char* name : names) {
@@ -72,7 +78,7 @@ void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
     evolve::EvaluatorSpec spec;
     spec.op = op;
     spec.definition = *dispatch::Definition::make(op->schema(), *dispatch::parse_dtype(c.dtype), c.constants);
-    spec.problems = {{c.vars, 1, false}};
+    spec.problems = {{{4}, 1, false}};  // a few microseconds: 2,000 trials in two minutes
     auto t = bench::SelfTrials::make(spec, torch_child_start);
     if (!t.ok()) {
       std::fprintf(stderr, "judge: %s\n", t.status().to_string().c_str());
@@ -97,13 +103,14 @@ void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
     std::printf("A/A %s: %d false FASTER of %d so far; 5 %% slower: %d of %d seen\n", (*t)->name().c_str(),
                 faster, trials, detected, planted);
     std::fflush(stdout);
+    out["aa_trials"] = trials;
+    out["aa_false_faster"] = faster;
+    out["planted_slow_5pct_detected"] = planted > 0 && planted_faster == 0 && detected * 100 >= 95 * planted;
+    out["planted_trials"] = planted;
+    out["planted_detected"] = detected;
+    out["aa_under_load"] = o.load;
+    save(o, out);
   }
-  out["aa_trials"] = trials;
-  out["aa_false_faster"] = faster;
-  out["planted_slow_5pct_detected"] = planted > 0 && planted_faster == 0 && detected * 100 >= 95 * planted;
-  out["planted_trials"] = planted;
-  out["planted_detected"] = detected;
-  out["aa_under_load"] = o.load;
 }
 
 void cheats(json& out) {
@@ -186,12 +193,13 @@ void honest(const Options& o, const dispatch::OpRegistry& ops, const evolve::Fam
       std::printf("honest %-32s %d of %d passed so far, %d FASTER\n", family->name().c_str(), passed, total,
                   faster);
       std::fflush(stdout);
+      out["honest_total"] = total;
+      out["honest_passed"] = passed;
+      out["honest_faster"] = faster;
+      out["honest_refused"] = refused;
+      save(o, out);  // long: what there is counts
     }
   }
-  out["honest_total"] = total;
-  out["honest_passed"] = passed;
-  out["honest_faster"] = faster;
-  out["honest_refused"] = refused;
 }
 
 }  // namespace
@@ -209,8 +217,8 @@ int main(int argc, char** argv) {
       o.family = argv[++i];
     else if (a == "--no-load")
       o.load = false;
-    else if (a == "--no-honest")
-      o.honest = false;
+    else if (a == "--part" && value)
+      o.part = argv[++i];
     else
       return std::fprintf(stderr, "judge: what is '%s'?\n", a.c_str()), 2;
   }
@@ -221,14 +229,24 @@ int main(int argc, char** argv) {
     return 1;
   }
   json out;
-  self_trials(o, ops, out);
-  cheats(out);
-  if (o.honest) honest(o, ops, families, out);
   out["machine"] = dispatch::CpuInfo::detect().model_name;
-  if (!o.json.empty()) std::ofstream(o.json) << out.dump(1) << '\n';
+  const auto wanted = [&](const char* part) { return o.part.empty() || o.part == part; };
+  bool good = true;
+  if (wanted("aa")) {
+    self_trials(o, ops, out);
+    good = out["aa_false_faster"].get<int>() * 100 <= out["aa_trials"].get<int>() &&
+           out["planted_slow_5pct_detected"].get<bool>();
+  }
+  if (wanted("cheats")) {
+    cheats(out);
+    good = good && out["cheats_caught"] == out["cheats_total"];
+  }
+  save(o, out);
+  if (wanted("honest")) {
+    honest(o, ops, families, out);
+    good = good && out["honest_passed"] == out["honest_total"];
+  }
+  save(o, out);
   std::printf("%s\n", out.dump().c_str());
-  const bool good = out["aa_false_faster"].get<int>() * 100 <= out["aa_trials"].get<int>() &&
-                    out["planted_slow_5pct_detected"].get<bool>() &&
-                    out["cheats_caught"] == out["cheats_total"];
   return good ? 0 : 1;
 }

@@ -7,6 +7,7 @@
 
 #include <csignal>
 
+#include "evolve/judge/host_args.h"
 #include "evolve/judge/pair_verdict.h"
 
 namespace niche::bench {

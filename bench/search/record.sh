@@ -9,19 +9,18 @@ record=${RECORD_SPACE:-build/release/bench/search/record_space}
 [ -n "$record" ] || { echo "no record_space; ./dev build release makes it" >&2; exit 1; }
 seconds=1000000
 [ "${1:-}" = --seconds ] && { seconds=$2; shift 2; }
-names=${*:-"softmax rms_norm_backward optimized_fm mbdt held_out/layer_norm held_out/silu_mul held_out/conv1d"}
+names=${*:-"layer_norm conv1d held_out/pffn held_out/ikbo_linear_compression"}
 spaces=bench/search/spaces
 mkdir -p $spaces/held_out
 for name in $names; do
-  set -- --out "$spaces/$name.space" --seconds "$seconds" --rounds 2 --points 4000
+  set -- --out "$spaces/$name.space" --seconds "$seconds" --rounds 2 --points 10000
   case $name in
-    softmax) set -- "$@" --op softmax --const N=512 --problem M=32 ;;
-    rms_norm_backward) set -- "$@" --op rms_norm_backward --const N=512 --problem M=64 ;;
-    optimized_fm) set -- "$@" --op optimized_fm --const N=40 --const D=224 --const K=448 --problem B=1 ;;
-    mbdt) set -- "$@" --op mbdt --const F=32 --const K=8 --problem B=1024 ;;
-    held_out/layer_norm) set -- "$@" --op layer_norm --const N=1024 --problem M=16 ;;
-    held_out/silu_mul) set -- "$@" --op silu_mul --const N=2048 --problem M=16 ;;
-    held_out/conv1d) set -- "$@" --op conv1d --const Ci=96 --const Co=96 --const K=3 --problem B=1,L=200 ;;
+    # Each has 2,000 valid points and more on AVX2.
+    layer_norm) set -- "$@" --op layer_norm --const N=1024 --problem M=16 ;;
+    conv1d) set -- "$@" --op conv1d --const Ci=32 --const Co=32 --const K=3 --problem B=1,L=100 ;;
+    held_out/pffn) set -- "$@" --op pffn --const N=50 --const D=32 --const K=64 --problem B=1 ;;
+    held_out/ikbo_linear_compression)
+      set -- "$@" --op ikbo_linear_compression --const M=54 --const N=32 --const Kc=108 --const Ku=147 --problem B=8,U=1 ;;
     *) echo "no recipe for $name" >&2; exit 2 ;;
   esac
   "$record" "$@"

@@ -138,9 +138,14 @@ int main(int argc, char** argv) {
   if (o.policies.empty()) {
     o.policies = niche::evolve::search::policy_names();
   }
+  std::error_code ignored;
   if (o.spaces.empty())
-    for (const auto& entry : fs::recursive_directory_iterator(NICHE_RECORDED_SPACES))
+    for (const auto& entry : fs::recursive_directory_iterator(NICHE_RECORDED_SPACES, ignored))
       if (entry.path().extension() == ".space") o.spaces.push_back(entry.path().string());
+  if (o.spaces.empty())
+    return std::fprintf(stderr, "search: no recorded space in %s; bench/search/record.sh makes them\n",
+                        NICHE_RECORDED_SPACES),
+           1;
   std::sort(o.spaces.begin(), o.spaces.end());
   return run(o);
 }

@@ -136,7 +136,11 @@ std::string likely_bottleneck(const ProposalFacts& f) {
   if (!f.op->derive_axes(*f.definition, std::span(p.axes).first(extents.size())).ok()) return {};
   p.definition = std::shared_ptr<const dispatch::Definition>(std::shared_ptr<void>(), f.definition);
   const dispatch::Cost cost = f.op->cost(p);
-  if (heaviest->fallback_ns < 5000 || cost.flops == 0) return "latency";
+  // What a core reaches without effort: far above that it is neither bytes nor flops, but instructions around
+  // them (short rows, branches, tails).
+  const double easy_ns = std::max(cost.bytes / 20, cost.flops / 50);
+  if (heaviest->fallback_ns < 5000 || cost.flops == 0 || heaviest->fallback_ns > 8 * easy_ns)
+    return "latency";
   // A core does some 8 flops in the time of a byte from its second-level cache.
   return cost.flops < 8 * cost.bytes ? "memory" : "compute";
 }
