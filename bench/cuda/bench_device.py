@@ -175,11 +175,13 @@ class Bench:
             good.append((us, c, kernel, mine, built))
             del g
         good.sort(key=lambda x: x[0])
-        for n, e in (wrong[:2] + refused[:2]):
+        notes = {b["note"] for _, b in compiled if b.get("note")}
+        for n, e in (wrong[:2] + refused[:2] + [("note", n) for n in list(notes)[:1]]):
             self.log(f"{key}: refused {n}: {str(e)[:300]}")
         self.log(f"{key}: {len(good)} right, {len(wrong)} wrong, {len(refused)} refused of {len(proposals)}; "
                  f"best {good[0][0] if good else math.nan:.2f} us {good[0][1]['point'] if good else ''} | library "
-                 f"{state['forms'][best][0]:.2f} ({best}) | {moved / 1e6:.1f} MB | {time.time() - started:.1f} s")
+                 f"{state['forms'][best][0]:.2f} ({best}) | {moved / 1e6:.1f} MB | {time.time() - started:.1f} s "
+                 f"| {good[0][4]['kernels'] if good else ''}")
         state.update({"good": good[:4], "counts": (len(good), len(wrong), len(refused)), "bar": bars[best],
                       "bar_form": best, "compile_forms": compile_forms,
                       "ranking": [(round(u, 3), c["point"]) for u, c, *_ in good[:8]]})
@@ -297,13 +299,13 @@ class Bench:
         return r
 
     def launch_cost(self):
-        """Host ns a launch, through the Kernel and bare, alternated on an idle queue: medians of 40 bursts of 200."""
+        """Host ns a launch, through the Kernel and bare, alternated on an idle queue: medians of 200 bursts of 30."""
         kernel = self.copies[0]
         x, y = (torch.empty(4, dtype=torch.int32, device="cuda") for _ in range(2))
         call = Call((x, y), [1, 4])
         ns = {0: [], 1: []}
-        for i in range(80):
-            ns[i % 2].append(kernel.launch_ns(i % 2, 200, call))
+        for i in range(400):
+            ns[i % 2].append(kernel.launch_ns(i % 2, 30, call))
             torch.cuda.synchronize()
         return {"niche_ns": statistics.median(ns[0]), "bare_ns": statistics.median(ns[1]),
                 "niche_minus_bare_ns": statistics.median(a - b for a, b in zip(ns[0], ns[1]))}

@@ -8,6 +8,7 @@ Graph time: a CUDA graph of many calls over rotating buffers that exceed the L2 
 interleaved. Cold: single calls after 256 MB were zeroed, as triton's do_bench. Rows are written as they come; a row that
 is in the file already is left out, so that a run can go on where one stopped."""
 import argparse
+import glob
 import json
 import math
 import multiprocessing
@@ -16,8 +17,19 @@ import random
 import statistics
 import time
 
-from niche_device import Call, Niche, NicheError
+from niche_device import Niche, NicheError
 from rows import rows
+
+
+def find_nvrtc():
+    """The library of the packages that torch brought along, else what the loader finds."""
+    import sysconfig
+    for pattern in ("/nvidia/cu13/lib/libnvrtc.so.1?", "/nvidia/cuda_nvrtc/lib/libnvrtc.so.1?"):
+        found = glob.glob(sysconfig.get_paths()["purelib"] + pattern)
+        if found:
+            return found[0]
+    found = glob.glob("/usr/local/cuda/lib64/libnvrtc.so.1?")
+    return found[0] if found else ""
 
 
 def parse():
@@ -68,7 +80,7 @@ def save(results):
 def main():
     global NICHE
     os.makedirs(ARGS.cache, exist_ok=True)
-    NICHE = Niche(ARGS.library, ARGS.cache, ARGS.nvrtc)
+    NICHE = Niche(ARGS.library, ARGS.cache, ARGS.nvrtc or find_nvrtc())
     results = {"rows": []}
     if os.path.exists(ARGS.out):
         with open(ARGS.out) as f:

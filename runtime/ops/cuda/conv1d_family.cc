@@ -18,9 +18,9 @@ namespace niche::ops_cuda {
 namespace {
 
 constexpr std::string_view kBody = R"(
-constexpr int THREADS = WARPS_M * WARPS_N * 32, CIP = (CI + 15) / 16 * 16, COP = WARPS_M * MT * 16;
-constexpr int LT = WARPS_N * NT * 8, ROWS = LT + K + 7, PITCH = CIP * 2 + 16, PAIRS = CIP / 2;
-constexpr int W_BYTES = K * COP * PITCH, T_BYTES = ROWS * PITCH, SLOT = (CI > CO ? CI : CO) * LT * 2;
+enum : int { THREADS = WARPS_M * WARPS_N * 32, CIP = (CI + 15) / 16 * 16, COP = WARPS_M * MT * 16 };
+enum : int { LT = WARPS_N * NT * 8, ROWS = LT + K + 7, PITCH = CIP * 2 + 16, PAIRS = CIP / 2 };
+enum : int { W_BYTES = K * COP * PITCH, T_BYTES = ROWS * PITCH, SLOT = (CI > CO ? +CI : +CO) * LT * 2 };
 extern __shared__ __align__(128) unsigned char shared[];
 
 // W[co][ci][tap] -> [tap][co][ci], zero beyond CI and CO.

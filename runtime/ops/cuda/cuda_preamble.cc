@@ -51,7 +51,7 @@ template <> NI float from_float<float>(float v) { return v; }
 
 // --- vectors of V elements: 2 to 16 bytes
 template <class T, int V> struct Vec {
-  static constexpr int BYTES = V * (int)sizeof(T), WORDS = BYTES < 4 ? 1 : BYTES / 4;
+  enum : int { BYTES = V * (int)sizeof(T), WORDS = BYTES < 4 ? 1 : BYTES / 4 };
   u32 w[WORDS];
 };
 // HINT 0: plain; 1: read once (no L1); 2: evict first. STORE hint 1: streaming.

@@ -64,17 +64,19 @@ std::string CudaSpaceFamily::kernel_name(const Definition& d, const CudaTarget& 
 
 CudaSource::CudaSource() : text_(cuda_preamble()) {}
 
+// Enumerators and macros, not constexpr variables: NVRTC gives every namespace-scope variable an address in
+// writable memory, used or not, and modules with such memory are refused.
 CudaSource& CudaSource::let(std::string_view name, int64_t value) {
   const bool wide = value > std::numeric_limits<int32_t>::max();
-  text_ += std::string("constexpr ") + (wide ? "long long " : "int ") + std::string(name) + " = " +
-           std::to_string(value) + ";\n";
+  text_ += std::string("enum : ") + (wide ? "long long" : "int") + " { " + std::string(name) + " = " +
+           std::to_string(value) + " };\n";
   return *this;
 }
 
 CudaSource& CudaSource::let_float(std::string_view name, double value) {
   char buf[40];
   std::snprintf(buf, sizeof buf, "%.9e", value);
-  text_ += "constexpr float " + std::string(name) + " = " + buf + "f;\n";
+  text_ += "#define " + std::string(name) + " " + buf + "f\n";
   return *this;
 }
 

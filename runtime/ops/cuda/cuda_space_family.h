@@ -58,8 +58,8 @@ class CudaSpaceFamily : public evolve::CudaTemplateFamily {
 class CudaSource {
  public:
   CudaSource();
-  CudaSource& let(std::string_view name, int64_t value);       // constexpr int (long long where it must)
-  CudaSource& let_float(std::string_view name, double value);  // constexpr float
+  CudaSource& let(std::string_view name, int64_t value);       // an enumerator
+  CudaSource& let_float(std::string_view name, double value);  // a macro
   CudaSource& type(std::string_view name, std::string_view what);
   CudaSource& body(std::string_view text);
   std::string take() { return std::move(text_); }

@@ -16,7 +16,9 @@ void add_rms_norm_backward_family(evolve::CudaFamilyRegistry& registry);
 void add_map_id_family(evolve::CudaFamilyRegistry& registry);
 void add_mbdt_family(evolve::CudaFamilyRegistry& registry);
 void add_conv1d_family(evolve::CudaFamilyRegistry& registry);
+void add_conv1d_wgmma_family(evolve::CudaFamilyRegistry& registry);
 void add_optimized_fm_family(evolve::CudaFamilyRegistry& registry);
 void add_pffn_family(evolve::CudaFamilyRegistry& registry);
+void add_pffn_wgmma_family(evolve::CudaFamilyRegistry& registry);
 
 }  // namespace niche::ops_cuda

@@ -17,10 +17,10 @@ namespace niche::ops_cuda {
 namespace {
 
 constexpr std::string_view kBody = R"(
-constexpr int MT = (N + 15) / 16, NP = MT * 16, THREADS = WARPS * 32;
-constexpr int XW = X_PITCH / 4, YW = Y_PITCH / 4, GW = (NP + 8) / 2, DK = (D + 15) / 16;
-constexpr int X_BYTES = (N * X_PITCH + 127) / 128 * 128, Y_BYTES = (N * Y_PITCH + 127) / 128 * 128;
-constexpr int BLOCKS = (K + 15) / 16;
+enum : int { MT = (N + 15) / 16, NP = MT * 16, THREADS = WARPS * 32 };
+enum : int { XW = X_PITCH / 4, YW = Y_PITCH / 4, GW = (NP + 8) / 2, DK = (D + 15) / 16 };
+enum : int { X_BYTES = (N * X_PITCH + 127) / 128 * 128, Y_BYTES = (N * Y_PITCH + 127) / 128 * 128 };
+enum : int { BLOCKS = (K + 15) / 16 };
 extern __shared__ __align__(128) unsigned char shared[];
 
 // G = X X', tile by tile: warp w takes tiles w, w + WARPS, ...

@@ -13,7 +13,7 @@ namespace niche::ops_cuda {
 namespace {
 
 constexpr std::string_view kBody = R"(
-constexpr int THREADS = WARPS * 32, P1 = K * 2 + 16, P2 = D * 2 + 16, TILES = (N + 15) / 16;
+enum : int { THREADS = WARPS * 32, P1 = K * 2 + 16, P2 = D * 2 + 16, TILES = (N + 15) / 16 };
 extern __shared__ __align__(128) unsigned char shared[];
 
 // Four words of four tiles a lane of a quad -> four words of one tile: lane q gets tile q. Its own inverse.

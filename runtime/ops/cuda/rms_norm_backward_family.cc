@@ -14,7 +14,7 @@ namespace niche::ops_cuda {
 namespace {
 
 constexpr std::string_view kBody = R"(
-constexpr int STEP = VEC * THREADS, CHUNKS = (N + STEP - 1) / STEP;
+enum : int { STEP = VEC * THREADS, CHUNKS = (N + STEP - 1) / STEP };
 typedef Vec<T, VEC> V;
 NI bool inside(int c, int t) { return N % STEP == 0 || c * STEP + t * VEC < N; }
 
@@ -143,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) rows(const __grid_c
 }
 
 // 32 columns a block; LANES threads a column take every LANES-th partial.
-constexpr int LANES = 32;
+enum : int { LANES = 32 };
 extern "C" __global__ void __launch_bounds__(32 * LANES) columns(const __grid_constant__ Args a) {
   __shared__ float part[LANES][33];
   if constexpr (OVERLAP) dependency_wait();

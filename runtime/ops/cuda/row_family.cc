@@ -16,7 +16,7 @@ namespace {
 enum class Form { kRms, kAdd, kAddInPlace, kLayer, kSoftmax };
 
 constexpr std::string_view kBody = R"(
-constexpr int STEP = VEC * THREADS, CHUNKS = (N + STEP - 1) / STEP;
+enum : int { STEP = VEC * THREADS, CHUNKS = (N + STEP - 1) / STEP };
 typedef Vec<T, VEC> V;
 enum { RMS, ADD, ADD_IN_PLACE, LAYER, SOFTMAX };
 // fp32's error bound wants the last bits of exp; 16-bit results do not show them.
