@@ -1,13 +1,13 @@
-// conv1d as an implicit GEMM: Y[co, l] = sum over taps and ci of W[co, ci, tap] X[ci, l + tap - padding], with
-// mma.sync, all weights resident in shared memory, and X transposed to [l][ci] so that a tap is a shift by one
-// row: no column matrix.
+// conv1d as an implicit GEMM: Y[co, l] = sum over taps and ci of W[co, ci, tap] X[ci, l + tap - padding],
+// with mma.sync, all weights resident in shared memory, and X transposed to [l][ci] so that a tap is a shift
+// by one row: no column matrix.
 //
-// `mode` 0: any length and padding; X goes through registers (`lookahead`: the next piece is loaded while this
-// one is computed), results straight to memory. `mode` 1 (sm_90 and later, whole samples, "same" padding, L a
-// multiple of 8): X arrives by bulk copies in `slots` raw slots, is transposed, and the result leaves from the
-// slot that its input came in. A slot's reload waits until its store has been read, one sample later: freeing
-// slots early and staging elsewhere lost on an H200, and two slots instead of four cost 91 us against 54.
-// `mt` x `nt` tiles of 16 x 8 a warp, `warps_n` warps along l.
+// `mode` 0: any length and padding; X goes through registers (`lookahead`: the next piece is loaded while
+// this one is computed), results straight to memory. `mode` 1 (sm_90 and later, whole samples, "same"
+// padding, L a multiple of 8): X arrives by bulk copies in `slots` raw slots, is transposed, and the result
+// leaves from the slot that its input came in. A slot's reload waits until its store has been read, one
+// sample later: freeing slots early and staging elsewhere lost on an H200, and two slots instead of four cost
+// 91 us against 54. `mt` x `nt` tiles of 16 x 8 a warp, `warps_n` warps along l.
 #include <algorithm>
 #include <array>
 
@@ -312,7 +312,8 @@ class Conv1dFamily : public CudaSpaceFamily {
   }
   bool allowed(const Definition& d, const CudaTarget& t, const View& v) const override {
     const auto c = d.const_extents();
-    if (element_bytes(d) != 2 || d.attr("padding") < 0 || c[4] > 16) return false;  // fp32 needs its own family
+    if (element_bytes(d) != 2 || d.attr("padding") < 0 || c[4] > 16)
+      return false;  // fp32 needs its own family
     const Sizes z = sizes(d, v);
     if (z.threads > 1024 || z.threads < 64 || z.tile > 512) return false;
     // No warp with nothing but padding.
@@ -322,7 +323,8 @@ class Conv1dFamily : public CudaSpaceFamily {
     const int64_t ahead = v["lookahead"] ? 8 * ((work + z.threads - 1) / z.threads) : 0;
     if (registers + ahead + 36 > std::min<int64_t>(255, 65536 / (z.threads * v["persist"]))) return false;
     if (v["mode"] == 1) {
-      if (t.capability < 90 || v["slots"] < 2 || v["lookahead"] || 2 * static_cast<int64_t>(d.attr("padding")) != c[4] - 1)
+      if (t.capability < 90 || v["slots"] < 2 || v["lookahead"] ||
+          2 * static_cast<int64_t>(d.attr("padding")) != c[4] - 1)
         return false;
     } else if (v["slots"] != 1) {
       return false;
@@ -332,15 +334,43 @@ class Conv1dFamily : public CudaSpaceFamily {
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;
     for (int slots : {3, 2}) {
-      for (auto [mt, nt, wn] : {std::array{3, 5, 5}, {6, 5, 5}, {2, 5, 5}, {3, 7, 4}, {6, 7, 4}, {2, 7, 4}, {3, 13, 2},
-                                {3, 4, 7}, {2, 13, 2}, {6, 4, 7}, {1, 13, 2}, {4, 5, 4}, {2, 5, 4}, {4, 4, 5}, {2, 10, 2}})
+      for (auto [mt, nt, wn] : {std::array{3, 5, 5},
+                                {6, 5, 5},
+                                {2, 5, 5},
+                                {3, 7, 4},
+                                {6, 7, 4},
+                                {2, 7, 4},
+                                {3, 13, 2},
+                                {3, 4, 7},
+                                {2, 13, 2},
+                                {6, 4, 7},
+                                {1, 13, 2},
+                                {4, 5, 4},
+                                {2, 5, 4},
+                                {4, 4, 5},
+                                {2, 10, 2}})
         s.push_back({{"mode", 1}, {"mt", mt}, {"nt", nt}, {"warps_n", wn}, {"slots", slots}});
     }
     for (int persist : {2, 1, 3})
       for (int lookahead : {1, 0})
-        for (auto [mt, nt, wn] : {std::array{3, 5, 5}, {3, 7, 4}, {2, 7, 4}, {3, 13, 1}, {3, 7, 2}, {2, 13, 1}, {3, 4, 3},
-                                  {1, 7, 2}, {3, 5, 3}, {4, 5, 4}, {2, 5, 2}, {1, 5, 2}})
-          s.push_back({{"mode", 0}, {"mt", mt}, {"nt", nt}, {"warps_n", wn}, {"persist", persist}, {"lookahead", lookahead}});
+        for (auto [mt, nt, wn] : {std::array{3, 5, 5},
+                                  {3, 7, 4},
+                                  {2, 7, 4},
+                                  {3, 13, 1},
+                                  {3, 7, 2},
+                                  {2, 13, 1},
+                                  {3, 4, 3},
+                                  {1, 7, 2},
+                                  {3, 5, 3},
+                                  {4, 5, 4},
+                                  {2, 5, 2},
+                                  {1, 5, 2}})
+          s.push_back({{"mode", 0},
+                       {"mt", mt},
+                       {"nt", nt},
+                       {"warps_n", wn},
+                       {"persist", persist},
+                       {"lookahead", lookahead}});
     return s;
   }
 };

@@ -220,7 +220,8 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
   }
   bool allowed(const Definition& d, const CudaTarget& t, const View& v) const override {
     const auto c = d.const_extents();
-    if (t.capability != 90 || element_bytes(d) != 2 || c[2] % 32 != 0 || c[3] % 8 != 0 || groups(d) > 2) return false;
+    if (t.capability != 90 || element_bytes(d) != 2 || c[2] % 32 != 0 || c[3] % 8 != 0 || groups(d) > 2)
+      return false;
     if (2 * static_cast<int64_t>(d.attr("padding")) != c[4] - 1 || (c[2] * c[4]) % 2 != 0) return false;
     const int64_t registers = c[4] * c[2] / 16 * 4 + v["n"] / 2 + 40;
     return registers <= (groups(d) == 1 ? 255 : 232) && shared_bytes(d, v) <= t.shared_bytes_per_block;

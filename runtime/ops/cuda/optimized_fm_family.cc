@@ -277,7 +277,8 @@ class OptimizedFmFamily : public CudaSpaceFamily {
         for (int warps : {16, 8, 7, 4, 12})
           s.push_back({{"bulk", 1}, {"stages", stages}, {"warps", warps}, {"persist", persist}});
     for (int persist : {2, 4, 3, 8})
-      for (int warps : {8, 4, 16}) s.push_back({{"bulk", 0}, {"stages", 1}, {"warps", warps}, {"persist", persist}});
+      for (int warps : {8, 4, 16})
+        s.push_back({{"bulk", 0}, {"stages", 1}, {"warps", warps}, {"persist", persist}});
     return s;
   }
 };

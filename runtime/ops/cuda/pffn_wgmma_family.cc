@@ -202,8 +202,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_consta
 class PffnWgmmaFamily : public CudaSpaceFamily {
  public:
   PffnWgmmaFamily()
-      : CudaSpaceFamily("pffn.wgmma", "pffn",
-                        {{"groups", {2, 3, 1}}, {"xs", {2, 1, 3, 4, 5, 6}}, {"wst", {1, 2}}, {"halves", {1, 2}}}) {}
+      : CudaSpaceFamily(
+            "pffn.wgmma", "pffn",
+            {{"groups", {2, 3, 1}}, {"xs", {2, 1, 3, 4, 5, 6}}, {"wst", {1, 2}}, {"halves", {1, 2}}}) {}
 
   CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
@@ -239,7 +240,8 @@ class PffnWgmmaFamily : public CudaSpaceFamily {
  protected:
   static int64_t shared_bytes(const Definition& d, const View& v) {
     const auto c = d.const_extents();
-    return 2 * v["wst"] * c[2] * c[3] * 2 + v["xs"] * 64 * c[2] * 2 + 4 * (c[2] + c[3]) + 32 * v["wst"] + 16 * v["xs"];
+    return 2 * v["wst"] * c[2] * c[3] * 2 + v["xs"] * 64 * c[2] * 2 + 4 * (c[2] + c[3]) + 32 * v["wst"] +
+           16 * v["xs"];
   }
   bool allowed(const Definition& d, const CudaTarget& t, const View& v) const override {
     const auto c = d.const_extents();
