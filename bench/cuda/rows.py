@@ -53,4 +53,4 @@ def rows(which):
         ("pffn", "bf16", {"N": 100, "D": 128, "K": 128}, (500,), False),
     ]
     return {"memory": memory, "matrix": matrix, "table": [r for r in memory + matrix if r[4]],
-            "all": memory + matrix}[which]
+            "all": sorted(memory + matrix, key=lambda r: not r[4])}[which]

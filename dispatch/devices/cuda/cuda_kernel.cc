@@ -1,6 +1,7 @@
 #include "dispatch/devices/cuda/cuda_kernel.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -12,8 +13,9 @@ constexpr int64_t kBlocksMax = 0x7fffffff;
 unsigned blocks_of(const BoundCudaPhase& p, const long* axes) {
   int64_t n = 1;
   for (int i = 0; i < p.factor_count; ++i) {
-    const TaskFactor& f = p.factors[static_cast<size_t>(i)];
-    n *= (axes[f.axis] + f.divisor - 1) / f.divisor;
+    const BoundPhase::Factor& f = p.factors[static_cast<size_t>(i)];
+    const int64_t up = axes[f.axis] + f.divisor - 1;
+    n *= f.shift >= 0 ? up >> f.shift : up / f.divisor;
   }
   if (p.blocks_max > 0) n = std::min<int64_t>(n, p.blocks_max);
   if (p.cluster > 1) n = (n + p.cluster - 1) / p.cluster * p.cluster;
@@ -66,7 +68,9 @@ Result<BoundCudaPhase> bind_phase(const CudaPhase& p, const CudaKernelSpec& spec
     if (f.axis < 0 || static_cast<size_t>(f.axis) >= spec.definition->schema().axes.size() || f.divisor < 1)
       return invalid(what + ": factor axis " + std::to_string(f.axis) + " divisor " +
                      std::to_string(f.divisor));
-    b.factors[static_cast<size_t>(b.factor_count++)] = f;
+    const auto d = static_cast<uint64_t>(f.divisor);
+    b.factors[static_cast<size_t>(b.factor_count++)] = {
+        f.axis, std::has_single_bit(d) ? std::countr_zero(d) : -1, f.divisor};
   }
   if (p.cluster < 1 || p.cluster > 16 || p.blocks_per_sm < 0)
     return invalid(what + ": cluster of " + std::to_string(p.cluster) + ", " +
@@ -108,19 +112,17 @@ unsigned CudaKernel::blocks(int phase, const long* axes) const {
 
 bool launch_cuda(const CudaKernel& kernel, const NicheKernelArgs& args, void* workspace, CUstream stream) {
   NicheCudaArgs a;
-  const auto& schema = kernel.definition->schema();
-  std::memcpy(a.p, args.p, schema.args.size() * sizeof a.p[0]);
-  std::memcpy(a.n, args.n, schema.axes.size() * sizeof a.n[0]);
+  std::memcpy(a.p, args.p, kernel.arg_bytes);
+  std::memcpy(a.n, args.n, kernel.axis_bytes);
   a.ws = workspace;
   a.packed = args.packed;
   for (int i = 0; i < kernel.cuda_phase_count; ++i)
     a.blocks[i] = blocks_of(kernel.cuda_phases[static_cast<size_t>(i)], args.n);
-  const CudaDevice& device = kernel.cuda_module->device();
   for (int i = 0; i < kernel.cuda_phase_count; ++i) {
     const CUresult r =
-        launch_phase(device.driver(), kernel.cuda_phases[static_cast<size_t>(i)], a.blocks[i], &a, stream);
+        launch_phase(*kernel.driver, kernel.cuda_phases[static_cast<size_t>(i)], a.blocks[i], &a, stream);
     if (r != CUDA_SUCCESS) {
-      device.report_error(r, kernel.id);
+      kernel.device->report_error(r, kernel.id);
       return false;
     }
   }
@@ -158,6 +160,10 @@ Result<std::shared_ptr<const CudaKernel>> load_cuda_kernel(CudaKernelSpec spec,
   k->plan.workspace_bytes = spec.plan.workspace_bytes;
   k->id = next_kernel_id();
   k->definition = std::move(spec.definition);
+  k->arg_bytes = static_cast<uint32_t>(k->definition->schema().args.size() * sizeof(void*));
+  k->axis_bytes = static_cast<uint32_t>(k->definition->schema().axes.size() * sizeof(long));
+  k->device = &module->device();
+  k->driver = &module->device().driver();
   k->guard = spec.guard;
   k->cuda_plan = std::move(spec.plan);
   k->properties = spec.properties;

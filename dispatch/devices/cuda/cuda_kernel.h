@@ -22,7 +22,7 @@ namespace niche::dispatch {
 struct BoundCudaPhase {
   CUfunction function = nullptr;
   int factor_count = 0;
-  std::array<TaskFactor, BoundPhase::kFactorsMax> factors{};
+  std::array<BoundPhase::Factor, BoundPhase::kFactorsMax> factors{};
   unsigned blocks_max = 0;  // of a persistent grid; 0: no bound
   unsigned threads = 0, shared_bytes = 0, cluster = 1;
   bool overlap = false;
@@ -30,6 +30,10 @@ struct BoundCudaPhase {
 
 class CudaKernel : public Kernel {
  public:
+  // What a launch touches.
+  const CudaDriver* driver = nullptr;
+  const CudaDevice* device = nullptr;
+  uint32_t arg_bytes = 0, axis_bytes = 0;  // of the schema, in NicheKernelArgs
   std::array<BoundCudaPhase, CudaLaunchPlan::kPhasesMax> cuda_phases{};
   int cuda_phase_count = 0;
   CudaLaunchPlan cuda_plan;

@@ -16,7 +16,9 @@ namespace niche::ops_cuda {
 namespace {
 
 constexpr std::string_view kBody = R"(
-enum : int { KS = CI / 16, LP = NT + K - 1, T_BYTES = CI / 8 * LP * 16, SLOT = (CI > CO ? +CI : +CO) * NT * 2 };
+// A row of T is an l, OFF rows before the piece's first one. CUT: pieces of a sample, with 8 l more on either side.
+enum : int { KS = CI / 16, OFF = CUT ? 8 : +PAD, LP = CUT ? NT + 16 : NT + K - 1, T_BYTES = CI / 8 * LP * 16 };
+enum : int { RAW_PITCH = (NT + 16) * 2, SLOT = (CI > CO ? +CI : +CO) * (CUT ? +RAW_PITCH : NT * 2) };
 enum : int { THREADS = 128 + WGS * 128 };
 extern __shared__ __align__(128) unsigned char shared[];
 
@@ -51,47 +53,78 @@ NI void load_weights(u32 (&w)[K][KS][4], const u16* from, int row, int q) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_constant__ Args a) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  const i64 batch = a.n[0];
   const int L = (int)a.n[1];
-  if (batch == 0) return;
+  const u32 pieces = CUT ? (L + NT - 1) / NT : 1;
+  const i64 tasks = a.n[0] * pieces;
+  if (tasks == 0) return;
   unsigned char *raw = shared, *t = shared + SLOTS * SLOT;
   const u32 bars = shared_address(t + TS * T_BYTES);
   const u32 raw_full = bars, raw_free = bars + 8 * SLOTS, t_full = bars + 16 * SLOTS, t_free = t_full + 8 * TS;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < SLOTS; ++s) barrier_init(raw_full + 8 * s, 1), barrier_init(raw_free + 8 * s, WGS);
-    for (int s = 0; s < TS; ++s) barrier_init(t_full + 8 * s, 96), barrier_init(t_free + 8 * s, 4 * WGS);
+  const u32 in_bytes = CI * L * 2, pitch = CUT ? +RAW_PITCH : L * 2;
+  const unsigned char* x = (const unsigned char*)a.p[0];
+  // One sample, or the rows of one piece (by the whole warp).
+  const auto load = [&](i64 task, int slot) {
+    const u32 bar = raw_full + 8 * slot, to = shared_address(raw + slot * SLOT);
+    if constexpr (CUT) {
+      const i64 b = task / pieces;
+      const int l0 = (int)(task - b * pieces) * NT, from = l0 > 8 ? l0 - 8 : 0, end = l0 + NT + 8 < L ? l0 + NT + 8 : L;
+      const u32 bytes = (end - from) * 2;
+      if (lane == 0) barrier_expect(bar, CI * bytes);
+      __syncwarp();
+      for (int ci = lane; ci < CI; ci += 32) bulk_load(to + ci * RAW_PITCH, x + ((b * CI + ci) * L + from) * 2, bytes, bar);
+    } else if (lane == 0) {
+      barrier_expect(bar, in_bytes);
+      bulk_load(to, x + task * in_bytes, in_bytes, bar);
+    }
+  };
+  if (warp == 0) {
+    if (lane == 0) {
+      for (int s = 0; s < SLOTS; ++s) barrier_init(raw_full + 8 * s, 1), barrier_init(raw_free + 8 * s, WGS);
+      for (int s = 0; s < TS; ++s) barrier_init(t_full + 8 * s, 96), barrier_init(t_free + 8 * s, 4 * WGS);
+      fence_async();
+    }
+    __syncwarp();
+    for (int s = 0; s < SLOTS; ++s)
+      if (blockIdx.x + (i64)s * gridDim.x < tasks) load(blockIdx.x + (i64)s * gridDim.x, s);
+  } else {
+    for (int i = threadIdx.x - 32; i < TS * T_BYTES / 16; i += THREADS - 32) ((uint4*)t)[i] = make_uint4(0, 0, 0, 0);
     fence_async();
   }
-  for (int i = threadIdx.x; i < TS * T_BYTES / 16; i += THREADS) ((uint4*)t)[i] = make_uint4(0, 0, 0, 0);
-  fence_async();
   __syncthreads();
-  const u32 in_bytes = CI * L * 2;
   if (warp < 4) {
     if constexpr (WGS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 0) {
-      if (lane == 0) {
-        const unsigned char* x = (const unsigned char*)a.p[0];
-        int slot = 0, parity = 1;
-        for (i64 b = blockIdx.x; b < batch; b += gridDim.x) {
-          barrier_wait(raw_free + 8 * slot, parity);  // passes at once the first time round
-          barrier_expect(raw_full + 8 * slot, in_bytes);
-          bulk_load(shared_address(raw + slot * SLOT), x + b * in_bytes, in_bytes, raw_full + 8 * slot);
-          if (++slot == SLOTS) slot = 0, parity ^= 1;
+      int slot = 0, parity = 0;
+      for (i64 task = blockIdx.x + (i64)SLOTS * gridDim.x; task < tasks; task += gridDim.x) {
+        if (CUT || lane == 0) {
+          barrier_wait(raw_free + 8 * slot, parity);
+          load(task, slot);
         }
+        if (++slot == SLOTS) slot = 0, parity ^= 1;
       }
     } else {
       int slot = 0, parity = 0, stage = 0, t_parity = 1;
       // Four blocks of 8 channels at one block of 8 l: a lane's row of a block, in and out.
-      const u32 in_lane = ((lane / 8) * 8 + lane % 8) * L * 2, out_lane = (lane / 8) * (LP * 16) + (lane % 8 + PAD) * 16;
-      const int blocks = L / 8, work = CI / 32 * blocks;
-      for (i64 b = blockIdx.x; b < batch; b += gridDim.x) {
+      const u32 in_lane = lane * pitch, out_lane = (lane / 8) * (LP * 16) + lane % 8 * 16;
+      for (i64 task = blockIdx.x; task < tasks; task += gridDim.x) {
         barrier_wait(t_free + 8 * stage, t_parity);
         barrier_wait(raw_full + 8 * slot, parity);
-        const u32 from = shared_address(raw + slot * SLOT) + in_lane, to = shared_address(t + stage * T_BYTES) + out_lane;
+        const int l0 = CUT ? (int)(task % pieces) * NT : 0, l_from = CUT && l0 > 8 ? l0 - 8 : 0;
+        const int l_end = CUT && l0 + NT + 8 < L ? l0 + NT + 8 : L, blocks = (l_end - l_from) / 8, work = CI / 32 * blocks;
+        const u32 from = shared_address(raw + slot * SLOT) + in_lane;
+        const u32 to = shared_address(t + stage * T_BYTES) + out_lane + (l_from - l0 + OFF) * 16;
         int block = warp - 1, left = (work - block + 2) / 3;
         u32 in = from + block * 16, out = to + block * 128;
-        const u32 in_wrap = 62 * L, out_wrap = 4 * (LP * 16) - blocks * 128;
+        if constexpr (CUT) {  // what lies outside the sample is 0, whatever the piece before left there
+          const int low = l_from - l0 + OFF, high = l_end - l0 + OFF, rows = low + LP - high;
+          for (int i = (warp - 1) * 32 + lane; i < CI / 8 * rows; i += 96) {
+            const int r = i % rows;
+            ((uint4*)(t + stage * T_BYTES))[i / rows * LP + (r < low ? r : r - low + high)] = make_uint4(0, 0, 0, 0);
+          }
+        }
+        const u32 in_wrap = 32 * pitch - blocks * 16, out_wrap = 4 * (LP * 16) - blocks * 128;
+        while (block >= blocks) block -= blocks, in += in_wrap, out += out_wrap;
         while (left > 0) {
           u32 r[BATCH][4], at[BATCH];
 #pragma unroll
@@ -125,10 +158,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_consta
     const int rows = CO - group * 64 < 64 ? CO - group * 64 : 64;
     const bool leader = threadIdx.x % 128 == 0;
     int slot = 0, stage = 0, t_parity = 0, before = -1;
-    for (i64 b = blockIdx.x; b < batch; b += gridDim.x) {
+    for (i64 task = blockIdx.x; task < tasks; task += gridDim.x) {
+      const i64 b = CUT ? task / pieces : task;
+      const int l0 = CUT ? (int)(task - b * pieces) * NT : 0, count = CUT && l0 + NT < L ? +NT : L - l0;
       barrier_wait(t_full + 8 * stage, t_parity);
       // Start address, then strides between blocks of 8 channels and of 8 l; no swizzle.
-      const u64 desc = (u64)(shared_address(t + stage * T_BYTES) >> 4) | (u64)LP << 16 | (u64)8 << 32;
+      const u64 desc = (u64)((shared_address(t + stage * T_BYTES) >> 4) + OFF - PAD) | (u64)LP << 16 | (u64)8 << 32;
       float acc[NT / 2];
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
@@ -146,18 +181,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_consta
         if (row + h * 8 < CO) {
 #pragma unroll
           for (int n = 0; n < NT / 8; ++n)
-            if (n * 8 < L)
-              *(u32*)(out + ((row + h * 8) * L + n * 8 + q * 2) * 2) =
+            if (n * 8 < count)
+              *(u32*)(out + (row + h * 8) * pitch + (n * 8 + q * 2) * 2) =
                   Two<T>::pack(acc[n * 4 + h * 2] + add[h], acc[n * 4 + h * 2 + 1] + add[h]);
         }
-      fence_async();
-      group_sync(group);
-      if (leader) {
-        bulk_store(y + (b * CO + group * 64) * L * 2, shared_address(out) + group * 64 * L * 2, rows * L * 2);
-        bulk_commit();
-        if (before >= 0) {
-          bulk_wait_read<1>();
-          barrier_arrive(raw_free + 8 * before);
+      if constexpr (CUT) {
+        group_sync(group);
+        const int per = count / 8;
+        for (int i = threadIdx.x % 128; i < rows * per; i += 128) {
+          const int r = group * 64 + i / per, c = i % per;
+          *(uint4*)(y + ((b * CO + r) * L + l0 + c * 8) * 2) = *(const uint4*)(out + r * pitch + c * 16);
+        }
+        group_sync(group);
+        if (leader) barrier_arrive(raw_free + 8 * slot);
+      } else {
+        fence_async();
+        group_sync(group);
+        if (leader) {
+          bulk_store(y + (b * CO + group * 64) * L * 2, shared_address(out) + group * 64 * L * 2, rows * L * 2);
+          bulk_commit();
+          if (before >= 0) {
+            bulk_wait_read<1>();
+            barrier_arrive(raw_free + 8 * before);
+          }
         }
       }
       before = slot;
@@ -174,8 +220,9 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
  public:
   Conv1dWgmmaFamily()
       : CudaSpaceFamily("conv1d.wgmma", "conv1d",
-                        {{"n", {200, 64, 96, 104, 128, 160, 192, 208, 256}},
-                         {"slots", {4, 3, 2}},
+                        {{"cut", {0, 1}},
+                         {"n", {200, 56, 64, 72, 96, 104, 128, 160, 192, 208, 256}},
+                         {"slots", {4, 3, 2, 1}},
                          {"ts", {2, 1}},
                          {"batch", {1, 2, 4, 5}}}) {}
 
@@ -190,6 +237,7 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
                  .let("K", c[4])
                  .let("PAD", static_cast<int64_t>(d.attr("padding")))
                  .let("HAS_BIAS", d.attr("has_bias") != 0)
+                 .let("CUT", v["cut"])
                  .let("NT", v["n"])
                  .let("SLOTS", v["slots"])
                  .let("TS", v["ts"])
@@ -201,12 +249,13 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
     dispatch::CudaPhase p;
     p.symbol = "run";
     p.factors = {{0, 1}};
+    if (v["cut"]) p.factors.push_back({1, v["n"]});
     p.threads = static_cast<int>(128 + groups(d) * 128);
     p.shared_bytes = static_cast<int>(shared_bytes(d, v));
     p.blocks_per_sm = 1;
     s.plan.phases = {p};
     s.limits = any_problem(d, 16);
-    s.limits.var[1] = {8, v["n"], 8};
+    s.limits.var[1] = {8, v["cut"] ? 1 << 20 : v["n"], 8};
     s.kernel_name = kernel_name(d, t, point);
     return s;
   }
@@ -215,23 +264,26 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
   static int64_t groups(const Definition& d) { return (d.const_extents()[3] + 63) / 64; }
   static int64_t shared_bytes(const Definition& d, const View& v) {
     const auto c = d.const_extents();
-    return v["slots"] * std::max(c[2], c[3]) * v["n"] * 2 + v["ts"] * (c[2] / 8 * (v["n"] + c[4] - 1) * 16) +
-           16 * v["slots"] + 16 * v["ts"];
+    const int64_t pitch = v["cut"] ? v["n"] + 16 : v["n"], rows = v["cut"] ? v["n"] + 16 : v["n"] + c[4] - 1;
+    return v["slots"] * std::max(c[2], c[3]) * pitch * 2 + v["ts"] * c[2] * rows * 2 + 16 * v["slots"] + 16 * v["ts"];
   }
   bool allowed(const Definition& d, const CudaTarget& t, const View& v) const override {
     const auto c = d.const_extents();
     if (t.capability != 90 || element_bytes(d) != 2 || c[2] % 32 != 0 || c[3] % 8 != 0 || groups(d) > 2)
       return false;
+    if (v["cut"] ? c[4] > 9 : v["slots"] < 2) return false;
     if (2 * static_cast<int64_t>(d.attr("padding")) != c[4] - 1 || (c[2] * c[4]) % 2 != 0) return false;
     const int64_t registers = c[4] * c[2] / 16 * 4 + v["n"] / 2 + 40;
     return registers <= (groups(d) == 1 ? 255 : 232) && shared_bytes(d, v) <= t.shared_bytes_per_block;
   }
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;
-    for (int n : {200, 256, 208, 160, 128, 64})
+    for (int n : {200, 256, 128, 64})
       for (int slots : {4, 3, 2})
         for (int ts : {2, 1})
-          for (int batch : {1, 5, 2}) s.push_back({{"n", n}, {"slots", slots}, {"ts", ts}, {"batch", batch}});
+          for (int batch : {1, 2}) s.push_back({{"n", n}, {"slots", slots}, {"ts", ts}, {"batch", batch}});
+    for (int n : {104, 72, 56, 64, 128})
+      for (int batch : {2, 4}) s.push_back({{"cut", 1}, {"n", n}, {"slots", 1}, {"ts", 1}, {"batch", batch}});
     return s;
   }
 };
