@@ -49,7 +49,7 @@ def parse():
     return p.parse_args()
 
 
-ARGS = parse()
+ARGS = None
 START = time.time()
 NICHE = None
 
@@ -147,5 +147,6 @@ def print_table(results):
 
 
 if __name__ == "__main__":
+    ARGS = parse()
     random.seed(1)
     main()

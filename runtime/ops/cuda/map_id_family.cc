@@ -104,7 +104,7 @@ class MapIdFamily : public CudaSpaceFamily {
   MapIdFamily()
       : CudaSpaceFamily("map_id.shared", "map_id",
                         {{"table", {1, 0}},
-                         {"every", {1, 8, 16, 32, 64, 128}},
+                         {"every", {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}},
                          {"threads", {512, 256, 1024, 128}},
                          {"each", {1, 2, 4}},
                          {"persist", {2, 1, 4, 8}},
@@ -149,17 +149,19 @@ class MapIdFamily : public CudaSpaceFamily {
     return v["persist"] * (bytes + 1024 + 64) <= t.shared_bytes_per_sm &&
            v["persist"] * v["threads"] <= t.threads_per_sm;
   }
-  std::vector<Settings> seed_points(const Definition& d, const CudaTarget& t) const override {
+  std::vector<Settings> seed_points(const Definition& d, const CudaTarget&) const override {
     std::vector<Settings> s;
-    const int bulk = t.capability >= 90 ? 1 : 0;
-    for (int persist : {2, 1, 4, 8})
-      for (int threads : {512, 1024, 256, 128})
-        s.push_back({{"threads", threads}, {"persist", persist}, {"bulk", bulk}});
+    for (int bulk : {0, 1})
+      for (int persist : {2, 1, 4})
+        for (int threads : {1024, 512, 256})
+          s.push_back({{"threads", threads}, {"persist", persist}, {"bulk", bulk}});
     const int64_t ids = d.const_extents()[1];
     int every = 8;
     while (every < 128 && ids / every > 10000) every *= 2;
-    for (int e : {every, std::min(every * 2, 128)})
-      s.push_back({{"table", 0}, {"every", e}, {"threads", 512}, {"persist", 2}, {"bulk", 0}});
+    // Every block reads the marks from memory first, 32 bytes for each: few marks, where few values come.
+    for (int e : {every, 512, 1024, 2048, 256})
+      for (int persist : {2, 1, 4})
+        s.push_back({{"table", 0}, {"every", e}, {"threads", 512}, {"persist", persist}, {"bulk", 0}});
     return s;
   }
 };
