@@ -265,7 +265,8 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
   static int64_t shared_bytes(const Definition& d, const View& v) {
     const auto c = d.const_extents();
     const int64_t pitch = v["cut"] ? v["n"] + 16 : v["n"], rows = v["cut"] ? v["n"] + 16 : v["n"] + c[4] - 1;
-    return v["slots"] * std::max(c[2], c[3]) * pitch * 2 + v["ts"] * c[2] * rows * 2 + 16 * v["slots"] + 16 * v["ts"];
+    return v["slots"] * std::max(c[2], c[3]) * pitch * 2 + v["ts"] * c[2] * rows * 2 + 16 * v["slots"] +
+           16 * v["ts"];
   }
   bool allowed(const Definition& d, const CudaTarget& t, const View& v) const override {
     const auto c = d.const_extents();

@@ -1,5 +1,5 @@
-// The CUDA families' schemas are the operators' own, with f16 as one more element type: a kernel's p[1] must be
-// what a caller passes as argument 1.
+// The CUDA families' schemas are the operators' own, with f16 as one more element type: a kernel's p[1] must
+// be what a caller passes as argument 1.
 #include <gtest/gtest.h>
 
 #include "runtime/ops/builtin.h"
