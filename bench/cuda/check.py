@@ -27,6 +27,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--library", required=True)
     p.add_argument("--points", type=int, default=6)
+    p.add_argument("--ops", default="", help="comma-separated: these operators alone")
     p.add_argument("--cache", default="/tmp/niche_cubins")
     args = p.parse_args()
     os.makedirs(args.cache, exist_ok=True)
@@ -40,6 +41,8 @@ def main():
     judge = bench_device.Bench.__new__(bench_device.Bench)  # its comparisons alone
     wrong = run = 0
     for op_name, dtype, consts, var in PROBLEMS:
+        if args.ops and op_name not in args.ops.split(","):
+            continue
         op, attrs = OPS[op_name], DEFAULT_ATTRS.get(op_name, {})
         gen = torch.Generator(device="cuda")
         gen.manual_seed(7)

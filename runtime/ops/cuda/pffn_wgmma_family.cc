@@ -49,14 +49,35 @@ NI void quad_transpose(u32 (&w)[4], int q) {
 }
 #if __CUDA_ARCH_FEAT_SM90_ALL
 NI void copies_arrive(u32 bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(bar) : "memory"); }
-// A matrix of ROWS x COLS -> [COLS / 32][ROWS][64 bytes], 16-byte pieces permuted within a row.
-template <int ROWS, int COLS> NI void copy_swizzled(u32 to, const unsigned char* from, int rows) {
-  constexpr int PER = COLS / 8;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < ROWS * PER; i += 128) {
-    const int r = i / PER, c = i % PER;
-    copy16_async_or_zero(to + c / 4 * (ROWS * 64) + r * 64 + ((c % 4) ^ ((r >> 1) & 3)) * 16, r < rows ? from + i * 16 : from,
-                         r < rows);
+// A matrix of ROWS x COLS -> [COLS / 32][ROWS][64 bytes], 16-byte pieces permuted within a row. Where a thread's
+// pieces go repeats every PERIOD pieces, a multiple of 8 rows further on: all but PERIOD addresses are constants
+// away from one that is known. (With the arithmetic done for each piece, four copying warps were the kernel's
+// limit: 290 cycles a piece.)
+template <int ROWS, int COLS, int PERIOD> NI void copy_swizzled(u32 to, const unsigned char* from, int rows) {
+  constexpr int PER = COLS / 8, ALL = ROWS * PER, FURTHER = 128 * PERIOD / PER * 64;
+  u32 at[PERIOD];
+#pragma unroll
+  for (int j = 0; j < PERIOD; ++j) {
+    const int i = threadIdx.x + j * 128, r = i / PER, c = i % PER;
+    at[j] = to + c / 4 * (ROWS * 64) + r * 64 + ((c % 4) ^ ((r >> 1) & 3)) * 16;
+  }
+  const unsigned char* p = from + threadIdx.x * 16;
+  // Not unrolled further: the copying warps have 40 registers.
+#pragma unroll 1
+  for (int i = threadIdx.x; i < ALL; i += 128 * PERIOD) {
+#pragma unroll
+    for (int j = 0; j < PERIOD; ++j) {
+      if (ALL % (128 * PERIOD) == 0 || i + j * 128 < ALL) {
+        if (rows >= ROWS) {
+          copy16_async(at[j], p + j * 2048);
+        } else {
+          const bool real = i + j * 128 < rows * PER;
+          copy16_async_or_zero(at[j], real ? p + j * 2048 : from, real);
+        }
+      }
+      at[j] += FURTHER;
+    }
+    p += PERIOD * 2048;
   }
 }
 NI u64 descriptor(u32 at, u32 lead, u32 stride) {
@@ -92,18 +113,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_consta
     int stage = 0, w_parity = 1, slot = 0, x_parity = 1;
     const auto load_x = [&](i64 b, int tile) {
       barrier_wait(x_free + 8 * slot, x_parity);
-      copy_swizzled<64, D>(xt + slot * X_BYTES, x + (b * N + tile * 64) * D * 2, N - tile * 64);
+      copy_swizzled<64, D, PERIOD_D>(xt + slot * X_BYTES, x + (b * N + tile * 64) * D * 2, N - tile * 64);
       copies_arrive(x_full + 8 * slot);
       if (++slot == XS) slot = 0, x_parity ^= 1;
     };
     constexpr int EARLY = XS < TILES ? XS : TILES;
     for (i64 b = blockIdx.x; b < batch; b += gridDim.x) {
       barrier_wait(w1_free + 8 * stage, w_parity);
-      copy_swizzled<D, K>(w1 + stage * W_BYTES, v1 + b * W_BYTES, D);
+      copy_swizzled<D, K, PERIOD_K>(w1 + stage * W_BYTES, v1 + b * W_BYTES, D);
       copies_arrive(w1_full + 8 * stage);
       for (int t = 0; t < EARLY; ++t) load_x(b, t);
       barrier_wait(w2_free + 8 * stage, w_parity);
-      copy_swizzled<K, D>(w2 + stage * W_BYTES, v2 + b * W_BYTES, K);
+      copy_swizzled<K, D, PERIOD_D>(w2 + stage * W_BYTES, v2 + b * W_BYTES, K);
       copies_arrive(w2_full + 8 * stage);
       for (int t = EARLY; t < TILES; ++t) load_x(b, t);
       if (++stage == WST) stage = 0, w_parity ^= 1;
@@ -220,6 +241,8 @@ class PffnWgmmaFamily : public CudaSpaceFamily {
                  .let("XS", v["xs"])
                  .let("WST", v["wst"])
                  .let("HALVES", v["halves"])
+                 .let("PERIOD_D", period(c[2] / 8))
+                 .let("PERIOD_K", period(c[3] / 8))
                  .let_float("EPS", d.attr("eps"))
                  .body(wgmma_text({"first", static_cast<int>(c[3]) / v["halves"], bf16, false, true}))
                  .body(wgmma_text({"second", static_cast<int>(c[2]), bf16, true, true}))
@@ -238,6 +261,13 @@ class PffnWgmmaFamily : public CudaSpaceFamily {
   }
 
  protected:
+  // The least number of pieces a thread (of 128) after which rows of `per` pieces start anew, 8 rows or a
+  // multiple further on.
+  static int64_t period(int64_t per) {
+    int64_t p = 1;
+    while (128 * p % per != 0 || 128 * p / per % 8 != 0) ++p;
+    return p;
+  }
   static int64_t shared_bytes(const Definition& d, const View& v) {
     const auto c = d.const_extents();
     return 2 * v["wst"] * c[2] * c[3] * 2 + v["xs"] * 64 * c[2] * 2 + 4 * (c[2] + c[3]) + 32 * v["wst"] +
