@@ -47,6 +47,7 @@ struct CallFrame {
   // reserved.
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  void* stream = nullptr;  // the caller's device stream (CUstream); CPU kernels ignore it
 };
 
 struct Cost {

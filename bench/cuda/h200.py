@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Sweeps niche's CUDA templates on this machine's GPU, checks what they compute against fp64, and races the best of each
+row against eager PyTorch, torch.compile and the best library form, beside a copy kernel of the same bytes.
+
+  h200.py --library libniche_cuda_bench.so --out results.json [--rows memory|matrix|table|all] [--points N] [--seconds S]
+
+Graph time: a CUDA graph of many calls over rotating buffers that exceed the L2 cache, replays of all variants
+interleaved. Cold: single calls after 256 MB were zeroed, as triton's do_bench. Rows are written as they come; a row that
+is in the file already is left out, so that a run can go on where one stopped."""
+import argparse
+import glob
+import json
+import math
+import multiprocessing
+import os
+import random
+import statistics
+import time
+
+from niche_device import Niche, NicheError
+from rows import rows
+
+
+def find_nvrtc():
+    """The library of the packages that torch brought along, else what the loader finds."""
+    import sysconfig
+    for pattern in ("/nvidia/cu13/lib/libnvrtc.so.1?", "/nvidia/cuda_nvrtc/lib/libnvrtc.so.1?"):
+        found = glob.glob(sysconfig.get_paths()["purelib"] + pattern)
+        if found:
+            return found[0]
+    found = glob.glob("/usr/local/cuda/lib64/libnvrtc.so.1?")
+    return found[0] if found else ""
+
+
+def parse():
+    p = argparse.ArgumentParser()
+    p.add_argument("--library", required=True)
+    p.add_argument("--out", required=True)
+    p.add_argument("--cache", default="/tmp/niche_cubins")
+    p.add_argument("--nvrtc", default="")
+    p.add_argument("--rows", default="table")
+    p.add_argument("--ops", default="", help="comma-separated: these operators alone")
+    p.add_argument("--points", type=int, default=48, help="candidates a family and row")
+    p.add_argument("--seconds", type=float, default=400, help="start no row after this time")
+    p.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    p.add_argument("--compile", type=int, default=1, help="0: leave torch.compile out")
+    p.add_argument("--rounds", type=int, default=21)
+    p.add_argument("--commit", default="")
+    return p.parse_args()
+
+
+ARGS = None
+START = time.time()
+NICHE = None
+
+
+def compile_one(ident):
+    try:
+        return ident, NICHE.compile(ident)
+    except NicheError as e:
+        return ident, {"error": str(e)}
+
+
+def log(text):
+    print(f"[{time.time() - START:6.1f}] {text}", flush=True)
+
+
+def key_of(row):
+    op, dtype, consts, var, _ = row
+    return f"{op} {dtype} " + " ".join(f"{k}={v}" for k, v in consts.items()) + " x " + ",".join(map(str, var))
+
+
+def save(results):
+    part = ARGS.out + ".part"
+    with open(part, "w") as f:
+        json.dump(results, f, indent=1)
+    os.replace(part, ARGS.out)
+
+
+def main():
+    global NICHE
+    os.makedirs(ARGS.cache, exist_ok=True)
+    NICHE = Niche(ARGS.library, ARGS.cache, ARGS.nvrtc or find_nvrtc())
+    results = {"rows": []}
+    if os.path.exists(ARGS.out):
+        with open(ARGS.out) as f:
+            results = json.load(f)
+    done = {r["key"] for r in results["rows"]}
+    todo = [r for r in rows(ARGS.rows) if key_of(r) not in done and (not ARGS.ops or r[0] in ARGS.ops.split(","))]
+    from ops_defaults import DEFAULT_ATTRS
+    proposals = {}
+    for row in todo:
+        op, dtype, consts, _, _ = row
+        proposals[key_of(row)] = NICHE.propose(op, dtype, consts, DEFAULT_ATTRS.get(op, {}), ARGS.points)
+    copies = NICHE.propose("copy", "f32", {"N": 4}, {}, 4)
+    # Forked before CUDA is touched; the cubins come back through the cache directory.
+    pool = multiprocessing.get_context("fork").Pool(ARGS.jobs)
+    jobs = {k: [pool.apply_async(compile_one, (c["id"],)) for c in list_] for k, list_ in
+            [("copy", copies)] + list(proposals.items())}
+    log(f"{sum(map(len, jobs.values()))} candidates to compile in {ARGS.jobs} processes: {NICHE.about['toolchain']}")
+
+    import bench_device
+    bench = bench_device.Bench(NICHE, ARGS, log)
+    results["machine"] = {**NICHE.device, "torch": bench.torch_version, "commit": ARGS.commit,
+                          "nvrtc": NICHE.about["toolchain"]}
+    bench.load_copies(copies, [j.get() for j in jobs["copy"]])
+    swept = []
+    for row in todo:
+        if time.time() - START > ARGS.seconds * 0.6:
+            break
+        k = key_of(row)
+        try:
+            swept.append(bench.sweep(row, k, proposals[k], [j.get(timeout=240) for j in jobs[k]]))
+        except Exception as e:  # one row's failure is its own
+            log(f"{k}: FAILED {type(e).__name__}: {str(e)[:300]}")
+            results.setdefault("failures", {})[k] = str(e)[:2000]
+            save(results)
+    pool.terminate()  # what was not compiled by now is not waited for
+    for state in swept:
+        if time.time() - START > ARGS.seconds:
+            break
+        try:
+            results["rows"].append(bench.race(state))
+        except Exception as e:
+            log(f"{state['key']}: FAILED {type(e).__name__}: {str(e)[:300]}")
+            results.setdefault("failures", {})[state["key"]] = str(e)[:2000]
+        save(results)
+    results["launch"] = bench.launch_cost()
+    save(results)
+    print_table(results)
+
+
+def print_table(results):
+    print(f"{'row':58} {'eager':>8} {'compiled':>8} {'library':>8} {'niche':>8} {'copy':>7}  ratio [ci]  cold: lib niche copy")
+    ratios = []
+    for r in results["rows"]:
+        print(f"{r['key']:58} {r['eager_us']:8.2f} {r['compiled_us'] or math.nan:8.2f} {r['best_library_us']:8.2f} "
+              f"{r['niche_us']:8.2f} {r['copy_us']:7.2f}  {r['ratio']:.2f} [{r['ci_low']:.2f} {r['ci_high']:.2f}]  "
+              f"{r['best_library_us_cold']:.1f} {r['niche_us_cold']:.1f} {r['copy_us_cold']:.1f}")
+        if r["in_table"]:
+            ratios.append((r["best_library_us"] / r["niche_us"], r["eager_us"] / r["niche_us"]))
+    if ratios:
+        def gm(i):
+            return math.exp(statistics.fmean(math.log(x[i]) for x in ratios))
+        print(f"table rows: geometric mean {gm(0):.2f}x over the best library form, {gm(1):.2f}x over eager (graph time)")
+    print("launch:", results.get("launch"))
+
+
+if __name__ == "__main__":
+    ARGS = parse()
+    random.seed(1)
+    main()

@@ -1,0 +1,56 @@
+"""What is measured: one tuple a row: operator, element type, constant axes, variable axes, in DESIGN.md's table or not."""
+
+
+def rows(which):
+    memory = [
+        ("rms_norm", "bf16", {"N": 4096}, (256,), True),
+        ("rms_norm", "bf16", {"N": 4096}, (4096,), True),
+        ("fused_add_rms_norm", "bf16", {"N": 4096}, (4096,), True),
+        ("rms_norm_backward", "bf16", {"N": 1024}, (16384,), True),
+        ("silu_mul", "bf16", {"N": 14336}, (4096,), True),
+        ("map_id", "i64", {"T": 10000}, (50000,), True),
+        ("map_id", "i64", {"T": 10000}, (1000000,), True),
+        ("mbdt", "f32", {"F": 64, "K": 8}, (2048,), True),
+        ("layer_norm", "bf16", {"N": 768}, (8192,), False),
+        ("softmax", "bf16", {"N": 1000}, (8192,), False),
+        ("fused_add_rms_norm", "bf16", {"N": 4096}, (16,), False),
+        ("rms_norm", "f32", {"N": 4096}, (2048,), False),
+        ("rms_norm", "f16", {"N": 2560}, (1037,), False),
+        ("rms_norm", "bf16", {"N": 7168}, (1,), False),
+        ("rms_norm", "bf16", {"N": 1021}, (777,), False),
+        ("fused_add_rms_norm", "f32", {"N": 1024}, (8191,), False),
+        ("fused_add_rms_norm", "f16", {"N": 8192}, (1000,), False),
+        ("layer_norm", "f32", {"N": 1024}, (4097,), False),
+        ("layer_norm", "f16", {"N": 4096}, (2048,), False),
+        ("layer_norm", "bf16", {"N": 320}, (65536,), False),
+        ("softmax", "f32", {"N": 4096}, (2049,), False),
+        ("softmax", "f16", {"N": 512}, (65536,), False),
+        ("softmax", "bf16", {"N": 32000}, (256,), False),
+        ("silu_mul", "f16", {"N": 11008}, (333,), False),
+        ("silu_mul", "f32", {"N": 4096}, (2048,), False),
+        ("silu_mul", "bf16", {"N": 14336}, (8,), False),
+        ("rms_norm_backward", "bf16", {"N": 4096}, (4096,), False),
+        ("rms_norm_backward", "f32", {"N": 1024}, (8191,), False),
+        ("rms_norm_backward", "f16", {"N": 2560}, (2048,), False),
+        ("map_id", "i64", {"T": 1000003}, (200000,), False),
+        ("map_id", "i64", {"T": 501}, (100001,), False),
+        ("mbdt", "f32", {"F": 128, "K": 255}, (8192,), False),
+        ("mbdt", "f32", {"F": 33, "K": 16}, (1001,), False),
+    ]
+    conv = {"Ci": 96, "Co": 96, "K": 3}
+    matrix = [
+        ("conv1d", "f16", conv, (2048, 200), True),
+        ("conv1d", "f16", conv, (512, 200), True),
+        ("conv1d", "f16", conv, (64, 200), True),
+        ("optimized_fm", "f16", {"N": 24, "D": 224, "K": 2198}, (1024,), True),
+        ("optimized_fm", "f16", {"N": 40, "D": 224, "K": 448}, (1024,), True),
+        ("pffn", "f16", {"N": 200, "D": 256, "K": 160}, (1024,), True),
+        ("pffn", "f16", {"N": 150, "D": 96, "K": 192}, (1024,), True),
+        ("conv1d", "bf16", conv, (333, 200), False),
+        ("conv1d", "bf16", {"Ci": 64, "Co": 128, "K": 5}, (256, 150), False),
+        ("optimized_fm", "bf16", {"N": 32, "D": 128, "K": 512}, (777, ), False),
+        ("optimized_fm", "bf16", {"N": 48, "D": 224, "K": 448}, (1024,), False),
+        ("pffn", "bf16", {"N": 100, "D": 128, "K": 128}, (500,), False),
+    ]
+    return {"memory": memory, "matrix": matrix, "table": [r for r in memory + matrix if r[4]],
+            "all": sorted(memory + matrix, key=lambda r: not r[4])}[which]

@@ -1,0 +1,18 @@
+#include "runtime/ops/cuda/families.h"
+
+namespace niche::ops_cuda {
+
+void register_cuda_families(evolve::CudaFamilyRegistry& registry) {
+  add_row_families(registry);
+  add_silu_mul_family(registry);
+  add_rms_norm_backward_family(registry);
+  add_map_id_family(registry);
+  add_mbdt_family(registry);
+  add_conv1d_family(registry);
+  add_conv1d_wgmma_family(registry);
+  add_optimized_fm_family(registry);
+  add_pffn_family(registry);
+  add_pffn_wgmma_family(registry);
+}
+
+}  // namespace niche::ops_cuda

@@ -1,0 +1,292 @@
+// The host side of the CUDA device against a fake driver: no GPU, no CUDA library.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "dispatch/devices/cuda/cuda_capture.h"
+#include "dispatch/devices/cuda/cuda_event_pool.h"
+#include "dispatch/devices/cuda/cuda_kernel.h"
+#include "tests/dispatch/devices/cuda/fake_driver.h"
+
+namespace niche::dispatch {
+namespace {
+
+using fake_cuda::state;
+
+std::shared_ptr<const Definition> definition() {
+  auto schema = std::make_shared<OpSchema>();
+  schema->op = "scale";
+  schema->axes = {{"M", AxisKind::kVar}, {"N", AxisKind::kConst}};
+  schema->args = {{"x", ArgRole::kIn, "T", {0, 1}}, {"y", ArgRole::kOut, "T", {0, 1}}};
+  schema->dtypes = {"f32"};
+  return *Definition::make(schema, kF32, {{"N", 64}});
+}
+
+CudaKernelSpec spec() {
+  CudaKernelSpec s;
+  s.name = "scale.f32.test.sm90";
+  s.definition = definition();
+  s.guard.var_count = 1;
+  s.guard.var[0] = {1, 1 << 20, 1};
+  s.plan.phases = {{"k", {{0, 4}}, 128, 100 << 10, 2, 1, false}, {"k2", {{1, 32}}, 256, 0, 0, 2, true}};
+  s.plan.workspace_bytes = 1000;
+  return s;
+}
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fake_cuda::reset(); }
+  static Result<std::shared_ptr<const CudaDevice>> open() {
+    auto driver = fake_cuda::driver();
+    auto found = CudaInfo::discover(*driver);
+    if (!found) return found.status();
+    return CudaDevice::open(driver, found->at(0));
+  }
+  static Result<std::shared_ptr<const CudaKernel>> load(CudaKernelSpec s = spec()) {
+    auto device = open();
+    if (!device) return device.status();
+    auto module = CudaModule::load(*device, fake_cuda::cubin(), "m");
+    if (!module) return module.status();
+    return load_cuda_kernel(std::move(s), *module);
+  }
+};
+
+TEST_F(CudaDeviceTest, MissingDriverIsAStatusThatSaysSo) {
+  const auto driver = CudaDriver::load("libniche_no_such_driver.so.1");
+  ASSERT_FALSE(driver.ok());
+  EXPECT_EQ(driver.status().code(), Code::kUnsupported);
+  EXPECT_NE(driver.status().message().find("libniche_no_such_driver.so.1"), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, LibraryWithoutTheEntryPointsIsRefusedByName) {
+  const auto driver = CudaDriver::load("libc.so.6");
+  ASSERT_FALSE(driver.ok());
+  EXPECT_NE(driver.status().message().find("libc.so.6 has no cuInit"), std::string::npos)
+      << driver.status().message();
+}
+
+TEST_F(CudaDeviceTest, DescribesTheDevice) {
+  const auto found = CudaInfo::discover(*fake_cuda::driver());
+  ASSERT_TRUE(found.ok());
+  ASSERT_EQ(found->size(), 1u);
+  const CudaInfo& info = found->front();
+  EXPECT_EQ(info.device_class(), "Fake GPU sm_90 132 SM 1980 MHz memory 3201 MHz x 6144 bit 139 GiB");
+  EXPECT_EQ(info.arch(), "sm_90a");
+  EXPECT_EQ(info.driver(), "CUDA 13.0");
+  EXPECT_EQ(info.uuid.substr(0, 4), "a0a1");
+}
+
+TEST_F(CudaDeviceTest, NoDeviceIsAnEmptyListAndNotAnError) {
+  state().fail_name = "cuDeviceGetCount";
+  state().failure = CUDA_ERROR_NO_DEVICE;
+  const auto found = CudaInfo::discover(*fake_cuda::driver());
+  ASSERT_TRUE(found.ok());
+  EXPECT_TRUE(found->empty());
+}
+
+TEST_F(CudaDeviceTest, ArchitectureNamesAreExact) {
+  CudaInfo info;
+  info.major = 8;
+  EXPECT_EQ(info.arch(), "sm_80");
+  info.major = 10;
+  EXPECT_EQ(info.arch(), "sm_100a");
+}
+
+TEST_F(CudaDeviceTest, KernelIsLaunchedOnceOnTheOwnStreamBeforeItIsHandedOut) {
+  const auto kernel = load();
+  ASSERT_TRUE(kernel.ok()) << kernel.status().to_string();
+  ASSERT_EQ(state().launches.size(), 2u);
+  for (const auto& l : state().launches) {
+    EXPECT_EQ(l.stream, (*kernel)->cuda_module->device().own_stream());
+    EXPECT_EQ(l.parameter, std::vector<unsigned char>(224, 0));  // no pointer and no extent: touches nothing
+  }
+  EXPECT_EQ(state().pushed, 0);
+  EXPECT_EQ(state().captures_exchanged, 0);
+}
+
+TEST_F(CudaDeviceTest, LaunchComputesGridsAndPassesTheCallersMemory) {
+  const auto kernel = load();
+  ASSERT_TRUE(kernel.ok());
+  state().launches.clear();
+  float x = 0, y = 0, ws = 0;
+  void* p[] = {&x, &y};
+  const long n[] = {1000, 64};
+  NicheKernelArgs args{};
+  args.p = p;
+  args.n = n;
+  CallFrame frame;
+  frame.args = &args;
+  frame.workspace = &ws;
+  frame.stream = &ws;  // any handle
+  (*kernel)->launch(**kernel, frame, Executor{});
+  ASSERT_EQ(state().launches.size(), 2u);
+  const auto &first = state().launches[0], &second = state().launches[1];
+  EXPECT_EQ(first.blocks, 250u);  // ceil(1000 / 4), under 2 x 132
+  EXPECT_EQ(first.threads, 128u);
+  EXPECT_EQ(first.shared_bytes, 100u << 10);
+  EXPECT_EQ(first.stream, static_cast<CUstream>(frame.stream));
+  EXPECT_EQ(second.blocks, 2u);
+  EXPECT_EQ(second.cluster, 2u);
+  EXPECT_TRUE(second.overlap);
+  NicheCudaArgs seen;
+  static_assert(sizeof seen == 224);
+  std::memcpy(&seen, second.parameter.data(), sizeof seen);
+  EXPECT_EQ(seen.p[0], &x);
+  EXPECT_EQ(seen.p[1], &y);
+  EXPECT_EQ(seen.n[0], 1000);
+  EXPECT_EQ(seen.n[1], 64);
+  EXPECT_EQ(seen.ws, &ws);
+  EXPECT_EQ(seen.blocks[0], 250u);
+  EXPECT_EQ(seen.blocks[1], 2u);
+}
+
+TEST_F(CudaDeviceTest, PersistentGridIsBoundedByTheDevice) {
+  const auto kernel = load();
+  ASSERT_TRUE(kernel.ok());
+  const long many[] = {100000, 64}, none[] = {0, 64};
+  EXPECT_EQ((*kernel)->blocks(0, many), 264u);
+  EXPECT_EQ((*kernel)->blocks(0, none), 1u);
+}
+
+TEST_F(CudaDeviceTest, RefusedLaunchIsRememberedInTheDevicesHealth) {
+  const auto kernel = load();
+  ASSERT_TRUE(kernel.ok());
+  const CudaDevice& device = (*kernel)->cuda_module->device();
+  EXPECT_TRUE(device.health().ok());
+  state().fail_name = "cuLaunchKernel";
+  state().failure = CUDA_ERROR_ILLEGAL_ADDRESS;
+  void* p[] = {nullptr, nullptr};
+  const long n[] = {8, 64};
+  NicheKernelArgs args{};
+  args.p = p;
+  args.n = n;
+  EXPECT_FALSE(launch_cuda(**kernel, args, nullptr, nullptr));
+  EXPECT_TRUE(device.failed());
+  EXPECT_EQ(device.health().code(), Code::kDevice);
+  EXPECT_NE(device.health().message().find("kernel id " + std::to_string((*kernel)->id)), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, BadPlansAreRefusedByName) {
+  const auto refused = [](auto change) {
+    CudaKernelSpec s = spec();
+    change(s);
+    return load(std::move(s)).status().message();
+  };
+  EXPECT_NE(refused([](auto& s) { s.plan.phases.clear(); }).find("0 phases"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.plan.phases[0].symbol = "gone"; }).find("'gone' of module m"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.plan.phases[0].threads = 2048; }).find("2048 threads"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.plan.phases[0].shared_bytes = 1 << 20; }).find("1048576"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.plan.phases[0].factors = {{7, 1}}; }).find("axis 7"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.plan.phases[1].cluster = 32; }).find("cluster of 32"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) { s.guard.var_count = 2; }).find("guard has 2"), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, DamagedCubinNeverReachesTheDriver) {
+  const auto device = open();
+  ASSERT_TRUE(device.ok());
+  auto whole = fake_cuda::cubin();
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes)
+    EXPECT_FALSE(CudaModule::load(*device, std::span(whole.data(), bytes), "cut").ok()) << bytes;
+  whole[60] = 2;  // a second section header that is not there
+  EXPECT_EQ(CudaModule::load(*device, whole, "long").status().code(), Code::kCorrupt);
+  EXPECT_EQ(state().modules, 0);
+}
+
+TEST_F(CudaDeviceTest, UnlaunchedModuleIsUnloadedAndALaunchedOneStays) {
+  const int64_t before = CudaModule::resident_modules();
+  {
+    const auto device = open();
+    ASSERT_TRUE(CudaModule::load(*device, fake_cuda::cubin(), "m").ok());
+  }
+  EXPECT_EQ(state().modules, 0);
+  EXPECT_EQ(CudaModule::resident_modules(), before);
+  { ASSERT_TRUE(load().ok()); }
+  EXPECT_EQ(state().modules, 1);
+  EXPECT_EQ(CudaModule::resident_modules(), before + 1);
+}
+
+TEST_F(CudaDeviceTest, CaptureThatCannotBeAskedForCountsAsCaptured) {
+  const auto driver = fake_cuda::driver();
+  EXPECT_FALSE(counts_as_captured(capture_state(*driver, nullptr)));
+  state().capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  EXPECT_EQ(capture_state(*driver, nullptr), CaptureState::kCapturing);
+  state().fail_name = "cuStreamIsCapturing";
+  EXPECT_EQ(capture_state(*driver, nullptr), CaptureState::kUnknown);
+  EXPECT_TRUE(counts_as_captured(CaptureState::kUnknown));
+}
+
+TEST_F(CudaDeviceTest, EventPoolTimesASampleAndThenSkipsWhenFull) {
+  const auto device = open();
+  auto pool = CudaEventPool::make(*device, 2);
+  ASSERT_TRUE(pool.ok());
+  state().events_done = false;
+  const int a = (*pool)->begin(nullptr, 7), b = (*pool)->begin(nullptr, 8);
+  ASSERT_NE(a, CudaEventPool::kNoSlot);
+  ASSERT_NE(b, CudaEventPool::kNoSlot);
+  EXPECT_EQ((*pool)->begin(nullptr, 9), CudaEventPool::kNoSlot);
+  EXPECT_EQ((*pool)->skipped(), 1);
+  (*pool)->end(a, nullptr);
+  std::vector<uint64_t> tags;
+  const auto take = [&](uint64_t tag, double us) {
+    tags.push_back(tag);
+    EXPECT_DOUBLE_EQ(us, static_cast<double>(0.0125f) * 1e3);
+  };
+  EXPECT_EQ((*pool)->harvest(take), 1);  // recorded, not done on the device; b is still held
+  state().events_done = true;
+  EXPECT_EQ((*pool)->harvest(take), 0);
+  EXPECT_EQ(tags, std::vector<uint64_t>{7});
+  EXPECT_NE((*pool)->begin(nullptr, 10), CudaEventPool::kNoSlot);
+}
+
+// Everything that a server does with a device, each call of it made to fail once: a Status that names the
+// call, nothing leaked, no context left on the thread.
+TEST_F(CudaDeviceTest, ErrorAtEveryCallIsAStatusAndLeaksNothing) {
+  int forward = 0;  // calls until everything stands; the rest gives it back, and has nobody to tell
+  const auto life = [&forward]() -> Status {
+    auto driver = fake_cuda::driver();
+    auto found = CudaInfo::discover(*driver);
+    if (!found) return found.status();
+    auto device = CudaDevice::open(driver, found->at(0));
+    if (!device) return device.status();
+    auto pool = CudaEventPool::make(*device, 2);
+    if (!pool) return pool.status();
+    auto module = CudaModule::load(*device, fake_cuda::cubin(), "m");
+    if (!module) return module.status();
+    auto kernel = load_cuda_kernel(spec(), *module);
+    forward = state().calls;
+    return kernel ? Status() : kernel.status();
+  };
+  fake_cuda::reset();
+  ASSERT_TRUE(life().ok());
+  const int calls = state().calls, until = forward;
+  ASSERT_GT(until, 40);
+  int failed = 0;
+  for (int n = 1; n <= calls; ++n) {
+    fake_cuda::reset();
+    state().fail_at = n;
+    const Status s = life();
+    const std::string& call = state().failed_call;
+    if (s.ok()) {  // the end of a Scope on the way there has nobody to tell either
+      EXPECT_TRUE(n > until || call == "cuCtxPopCurrent" || call == "cuThreadExchangeStreamCaptureMode")
+          << n << " " << call;
+      continue;
+    }
+    ++failed;
+    EXPECT_NE(s.message().find("CUDA_ERROR_FAKE"), std::string::npos) << n << " " << s.message();
+    const bool first_launch = s.message().find("first launch") != std::string::npos;
+    EXPECT_TRUE(first_launch || s.message().find(call) != std::string::npos) << call << ": " << s.message();
+    EXPECT_EQ(state().contexts, first_launch ? 1 : 0) << call;  // once launched, code and context stay
+    EXPECT_EQ(state().streams, 0) << call;
+    EXPECT_EQ(state().events, 0) << call;
+    EXPECT_EQ(state().pushed, 0) << call;
+    EXPECT_EQ(state().captures_exchanged, 0) << call;
+    EXPECT_LE(state().modules, first_launch ? 1 : 0) << call;
+  }
+  EXPECT_GT(failed, 30);
+}
+
+}  // namespace
+}  // namespace niche::dispatch
