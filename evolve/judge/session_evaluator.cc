@@ -17,7 +17,7 @@ namespace {
 using dispatch::Status;
 
 // Problems that are timed; the rest of a session's are covered by the box around them.
-constexpr size_t kTimedProblems = 6;
+constexpr size_t kTimedProblemsMin = 4;
 constexpr int64_t kOracleCacheBytes = int64_t{512} << 20;
 constexpr size_t kSourceBytesMax = 1 << 20;
 constexpr int kSelfTestPairs = 16;
@@ -72,7 +72,10 @@ Status SessionEvaluator::start() {
       return dispatch::invalid(spec_.definition->name() + ": a problem with " + std::to_string(p.size()) +
                                " axes, " + std::to_string(spec_.definition->var_axes().size()) +
                                " are variable");
-  for (size_t i : representative(points, weights, kTimedProblems)) {
+  // The heaviest problem and both ends of each axis: what a Guard's hull needs. More would only delay a first
+  // kernel.
+  const size_t timed = std::max(kTimedProblemsMin, 1 + 2 * spec_.definition->var_axes().size());
+  for (size_t i : representative(points, weights, timed)) {
     BenchProblem b;
     b.var_axes = points[i];
     b.weight = weights[i];

@@ -78,7 +78,7 @@ class SessionEvaluator final : public Evaluator {
   std::unique_ptr<CppToolchain> toolchain_;
   std::unique_ptr<Bench> bench_;
   std::unique_ptr<Verifier> verifier_;
-  std::vector<BenchProblem> problems_;  // by weight, heaviest first; at most kTimedProblems
+  std::vector<BenchProblem> problems_;  // by weight, heaviest first; a few (see start())
   bool have_baselines_ = false;
   dispatch::Status baseline_status_;
   bool self_tested_ = false;

@@ -77,8 +77,8 @@ niche::dispatch::Status fill_from_status(const std::string& status_json, const s
         row.op = op;
         row.share_before = share;
         row.note = d.at("tried").get<int>() > 0
-                       ? "on the library: best of " + std::to_string(d.at("tried").get<int>()) + " was " +
-                             std::to_string(d.value("best_seen", 0.0)).substr(0, 4) + "x"
+                       ? "on the library: none of " + std::to_string(d.at("tried").get<int>()) +
+                             " candidates was proven faster"
                        : "on the library: no session was worth it";
         rows.push_back(row);
       }

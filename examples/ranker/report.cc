@@ -53,7 +53,6 @@ json report_json(const Report& r) {
             {"rollbacks", r.rollbacks},
             {"evolved_call_share", r.evolved_call_share},
             {"evolved_call_share_after_restart", r.evolved_call_share_after_restart},
-            {"restart_to_first_evolved_ms", r.restart_to_first_evolved_ms},
             {"seconds", r.seconds}};
   j["operators"] = json::array();
   for (const OperatorRow& o : r.operators) j["operators"].push_back(operator_json(o));

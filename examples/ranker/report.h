@@ -39,7 +39,6 @@ struct Report {
   double first_swap_s = 0;  // from an operator becoming hot to the first live call on its evolved kernel
   int sessions = 0, swaps = 0, rollbacks = 0;
   double evolved_call_share = 0, evolved_call_share_after_restart = 0;
-  double restart_to_first_evolved_ms = 0;
   double seconds = 0;
   std::vector<OperatorRow> operators;
   std::vector<Sample> samples;

@@ -1,6 +1,5 @@
 #include "examples/ranker/status_summary.h"
 
-#include <map>
 #include <nlohmann/json.hpp>
 
 namespace ranker {
@@ -8,19 +7,17 @@ namespace {
 
 using nlohmann::json;
 
-// Earliest time from a Definition's first session to its first canary, in seconds; 0: none yet.
+// Time from the first session to the first canary, in seconds; 0: none yet. The first operator's session
+// begins when it becomes hot; later operators wait for their turn.
 double first_swap(const json& events) {
-  std::map<std::string, int64_t> hot;
-  double best = 0;
+  int64_t hot = 0;
   for (const json& e : events) {
-    const std::string kind = e.at("kind"), definition = e.at("definition");
+    const std::string kind = e.at("kind");
     const auto at = e.at("unix_ns").get<int64_t>();
-    if (kind == "session started") hot.emplace(definition, at);
-    if (kind != "canary" || hot.count(definition) == 0) continue;
-    const double seconds = static_cast<double>(at - hot[definition]) / 1e9;
-    if (best == 0 || seconds < best) best = seconds;
+    if (kind == "session started" && hot == 0) hot = at;
+    if (kind == "canary" && hot != 0) return static_cast<double>(at - hot) / 1e9;
   }
-  return best;
+  return 0;
 }
 
 }  // namespace
