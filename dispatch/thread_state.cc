@@ -70,9 +70,28 @@ struct ThreadRecords {
   }
 };
 
+ThreadState* detached_thread() {
+  // Never freed: the last destructors of a process may call.
+  static ThreadState* const state = [] {
+    auto* s = new ThreadState;
+    static const Snapshot nothing = empty_snapshot(UINT64_MAX, SnapshotMode::kDetached);
+    s->pinned = &nothing;
+    // relaxed: published by this initialisation. Above any epoch, so that guards are nested in it.
+    s->epoch.stamp.store(UINT64_MAX, std::memory_order_relaxed);
+    return s;
+  }();
+  return state;
+}
+
+const Snapshot* capturing_snapshot() {
+  static const Snapshot s = empty_snapshot(UINT64_MAX, SnapshotMode::kCapturing);
+  return &s;
+}
+
 ThreadRegistry::ThreadRegistry(uint64_t dispatcher, EpochDomain* domain, uint32_t threads_max)
     : dispatcher_(dispatcher), generation_(fork_generation()), threads_max_(threads_max), domain_(domain) {
   install_fork_handler();
+  (void)detached_thread();  // made now: attach() may be called where nothing can be made
 }
 
 ThreadRegistry::~ThreadRegistry() {
@@ -86,8 +105,8 @@ uint64_t ThreadRegistry::fork_generation() { return fork_count.load(std::memory_
 
 ThreadRegistry::Attached ThreadRegistry::attach() {
   // Before any lock: another thread may have held it at the fork.
-  if (forked()) return {nullptr, FallbackReason::kForked};
-  if (thread_exiting) return {nullptr, FallbackReason::kThreadExiting};
+  if (forked()) return {detached_thread(), FallbackReason::kForked};
+  if (thread_exiting) return {detached_thread(), FallbackReason::kThreadExiting};
   auto& records = ThreadRecords::mine().records;
   for (const auto& r : records) {
     if (r.dispatcher == dispatcher_) {
@@ -107,7 +126,7 @@ ThreadRegistry::Attached ThreadRegistry::attach() {
     free_.pop_back();
   } else {
     if (states_.size() >= threads_max_ || domain_ == nullptr) {
-      return {nullptr, FallbackReason::kThreadLimit};
+      return {detached_thread(), FallbackReason::kThreadLimit};
     }
     auto made = std::make_unique<ThreadState>();
     state = made.get();
@@ -120,7 +139,7 @@ ThreadRegistry::Attached ThreadRegistry::attach() {
       char* block = new_workspace(workspace_bytes_);
       if (block == nullptr) {
         for (auto& c : state->chunks) delete c.load(std::memory_order_relaxed);
-        return {nullptr, FallbackReason::kNoWorkspace};
+        return {detached_thread(), FallbackReason::kNoWorkspace};
       }
       state->workspace.store(block, std::memory_order_relaxed);
       state->workspace_units.store(static_cast<uint32_t>(workspace_bytes_ / 64), std::memory_order_relaxed);
@@ -139,6 +158,8 @@ void ThreadRegistry::release(ThreadState* state) {
   // The next owner starts afresh, but for counters, rings and the random state.
   for (auto& s : state->sites) s = {};
   state->pinned = nullptr;
+  state->captured = nullptr;
+  state->demands = 0;
   state->request = {};
   free_.push_back(state);
 }

@@ -1,6 +1,8 @@
 // bench/dispatch: what a dispatch decision costs, niche's and its rivals', in one run.
 //
-//   dispatch [--json FILE] [--quick] [--rounds N]
+//   dispatch [--json FILE] [--quick] [--rounds N] [--only PATTERN]
+//
+// PATTERN: a regular expression on "subject case threads routes", for example "^(niche|bare) hit 1 1024".
 //
 // A figure is the median over rounds (each visits all subjects in a fresh random order). Percentiles are of
 // batches of 32 calls, since a pair of clock reads costs as much as several calls; the cost of an empty batch
@@ -15,6 +17,7 @@
 #include <iostream>
 #include <map>
 #include <numeric>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -139,7 +142,8 @@ Figures measure_publishing(Subject& s, const std::vector<Axes>& stream, int thre
 
 class Suite {
  public:
-  Suite(bool quick, int rounds) : quick_(quick), rounds_(rounds) {}
+  Suite(bool quick, int rounds, const std::string& only)
+      : quick_(quick), rounds_(rounds), only_(only.empty() ? "." : only) {}
 
   template <typename Subject, typename... Args>
   void add(const std::string& subject, uint32_t routes, int passes, bool publishes, const Args&... args) {
@@ -164,6 +168,9 @@ class Suite {
   // One case of one subject.
   void job(const std::string& subject, const std::string& name, int threads, uint32_t routes,
            std::function<Figures()> run) {
+    const std::string id =
+        subject + " " + name + " " + std::to_string(threads) + " " + std::to_string(routes);
+    if (!std::regex_search(id, only_)) return;
     rows_.push_back({subject, name, threads, routes, {}});
     runs_.push_back(std::move(run));
   }
@@ -188,6 +195,7 @@ class Suite {
  private:
   bool quick_;
   int rounds_;
+  std::regex only_;
   std::map<uint32_t, std::shared_ptr<const Workload>> workloads_;
   std::vector<Row> rows_;
   std::vector<std::function<Figures()>> runs_;
@@ -211,7 +219,7 @@ void add_scope(Suite* suite, int passes) {
     class Reader {
      public:
       explicit Reader(Scoped& s) : d_(s.d) {}
-      const Kernel* call(const Axes& a) {
+      [[gnu::noinline]] const Kernel* call(const Axes& a) {
         dispatch::RequestScope scope(d_, {.id = static_cast<uint64_t>(a.v[1])});
         return library();
       }
@@ -223,6 +231,52 @@ void add_scope(Suite* suite, int passes) {
   auto w = suite->workload(1024);
   auto s = std::make_shared<std::unique_ptr<NicheSubject>>();
   suite->job("niche", "request_scope", 1, 1024, [=] {
+    if (!*s) *s = std::make_unique<NicheSubject>(*w, NicheOptions{});
+    Scoped scoped(**s);
+    return measure(scoped, w->random, 1, passes);
+  });
+}
+
+// Choosing the arm of a rollout for a request id, nothing else.
+void add_assign(Suite* suite, int passes) {
+  struct Assigning {
+    class Reader {
+     public:
+      explicit Reader(Assigning&) {}
+      [[gnu::noinline]] const Kernel* call(const Axes& a) {
+        using dispatch::RolloutWord;
+        static const Kernel* const arms[] = {library(), library(), library()};
+        const auto word = RolloutWord::make(dispatch::RolloutState::kCanary, 0.1);
+        const uint64_t hash = dispatch::mix64(static_cast<uint64_t>(a.v[1]) ^ 0x9e3779b97f4a7c15ULL);
+        return arms[static_cast<int>(word.arm(hash))];
+      }
+    };
+  };
+  auto w = suite->workload(1024);
+  suite->job("niche", "assign", 1, 1024, [=] {
+    Assigning a;
+    return measure(a, w->random, 1, passes);
+  });
+}
+
+// A hit inside an open RequestScope: how a server that tells its requests calls.
+void add_scoped(Suite* suite, int passes) {
+  struct Scoped {
+    explicit Scoped(NicheSubject& s) : subject(s) {}
+    NicheSubject& subject;
+    class Reader {
+     public:
+      explicit Reader(Scoped& s) : scope_(s.subject.dispatcher(), {.id = 1}), reader_(s.subject) {}
+      const Kernel* call(const Axes& a) { return reader_.call(a); }
+
+     private:
+      dispatch::RequestScope scope_;
+      NicheSubject::Reader reader_;
+    };
+  };
+  auto w = suite->workload(1024);
+  auto s = std::make_shared<std::unique_ptr<NicheSubject>>();
+  suite->job("niche", "hit_in_scope", 1, 1024, [=] {
     if (!*s) *s = std::make_unique<NicheSubject>(*w, NicheOptions{});
     Scoped scoped(**s);
     return measure(scoped, w->random, 1, passes);
@@ -285,7 +339,7 @@ void print_ratios(const std::vector<Row>& rows) {
 }
 
 int run(int argc, char** argv) {
-  std::string json;
+  std::string json, only;
   bool quick = false;
   int rounds = 5;
   for (int i = 1; i < argc; ++i) {
@@ -296,12 +350,14 @@ int run(int argc, char** argv) {
       quick = true;
     } else if (a == "--rounds" && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (a == "--only" && i + 1 < argc) {
+      only = argv[++i];
     } else {
-      std::cerr << "usage: dispatch [--json FILE] [--quick] [--rounds N]\n";
+      std::cerr << "usage: dispatch [--json FILE] [--quick] [--rounds N] [--only PATTERN]\n";
       return 2;
     }
   }
-  Suite suite(quick, rounds);
+  Suite suite(quick, rounds, only);
   for (const uint32_t routes :
        quick ? std::vector<uint32_t>{1024} : std::vector<uint32_t>{64, 1024, 16384, 262144}) {
     suite.add<NicheSubject>("niche", routes, 8, true, NicheOptions{});
@@ -320,6 +376,8 @@ int run(int argc, char** argv) {
   }
   add_canary(&suite, 8);
   add_scope(&suite, 8);
+  add_assign(&suite, 8);
+  add_scoped(&suite, 8);
   for (const uint32_t routes : {10'000u, 100'000u}) add_publish(&suite, routes);
   suite.run();
   print(suite.rows());
