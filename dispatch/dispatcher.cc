@@ -358,13 +358,15 @@ void Dispatcher::Call::count(ThreadState* t, Decision* d) {
   }
 }
 
-Decision Dispatcher::Call::decide_slowly(ThreadState* t, const Snapshot* snapshot, const CallSite& site,
-                                         const int64_t* axes, const ProblemKey& key, const TableSlot* slot) {
+Decision Dispatcher::Call::decide_slowly(ThreadState* t, const CallSite& site, const Asked& asked,
+                                         const TableSlot* slot) {
+  const ProblemKey& key = asked.key;
+  const int64_t* const axes = asked.var_axes;
   if (key.wide()) [[unlikely]] {
     WideProblem p{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
     p.prefix.constraints = key.constraints();
     if (!(slot->wide->problem == p))  // another problem with the same hash
-      return decide_miss(t, snapshot, site, axes, key);
+      return decide_miss(t, site, asked);
   }
   Decision d;
   choose(t, *slot->route, key, axes, false, &d);
@@ -374,7 +376,7 @@ Decision Dispatcher::Call::decide_slowly(ThreadState* t, const Snapshot* snapsho
 
 uint32_t Dispatcher::Call::workspace_units(const ThreadState* t) {
   if (t->request.capture == CaptureState::kNone) [[likely]]
-    return t->workspace_units.load(std::memory_order_relaxed);
+    return t->workspace.promised();
   // A thread's workspace belongs to its next call. What hold() cannot allocate goes to the library.
   return t->request.graph != nullptr && t->request.graph->has_allocator() ? UINT32_MAX : 0;
 }
@@ -386,11 +388,12 @@ void Dispatcher::Call::captured_workspace(const CapturedGraph* graph, CallFrame*
 }
 
 // As any other call (the demand for a capturable kernel is in the key already), but what it gets is held.
-Decision Dispatcher::Call::decide_captured(ThreadState* t, const CallSite& site, const int64_t* axes,
-                                           const ProblemKey& key) {
-  const TableSlot* slot = t->captured->find(key);
-  Decision d = slot != nullptr ? decide_slowly(t, t->captured, site, axes, key, slot)
-                               : decide_miss(t, t->captured, site, axes, key);
+Decision Dispatcher::Call::decide_captured(ThreadState* t, const CallSite& site, const Asked& a) {
+  const Asked asked{a.key, t->captured, a.var_axes};
+  const ProblemKey& key = asked.key;
+  const int64_t* const axes = asked.var_axes;
+  const TableSlot* slot = asked.table->find(key);
+  Decision d = slot != nullptr ? decide_slowly(t, site, asked, slot) : decide_miss(t, site, asked);
   WideProblem problem{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
   problem.prefix.constraints = key.constraints();
   CapturedGraph& graph =
@@ -413,14 +416,16 @@ void Dispatcher::Call::serve_region(ThreadState* t, const std::vector<NicheIndex
   }
 }
 
-Decision Dispatcher::Call::decide_miss(ThreadState* t, const Snapshot* snapshot, const CallSite& site,
-                                       const int64_t* axes, const ProblemKey& key) {
+Decision Dispatcher::Call::decide_miss(ThreadState* t, const CallSite& site, const Asked& asked) {
+  const ProblemKey& key = asked.key;
+  const Snapshot* const snapshot = asked.table;
+  const int64_t* const axes = asked.var_axes;
   Decision d;
   d.kernel = &site.fallback();
   d.reason = FallbackReason::kMiss;
   if (snapshot->mode != SnapshotMode::kServing) [[unlikely]] {
     if (snapshot->mode == SnapshotMode::kDetached) return decide_detached(site);
-    if (snapshot->mode == SnapshotMode::kCapturing) return decide_captured(t, site, axes, key);
+    if (snapshot->mode == SnapshotMode::kCapturing) return decide_captured(t, site, asked);
     static constexpr FallbackReason kModeReasons[] = {FallbackReason::kMiss, FallbackReason::kDisabled,
                                                       FallbackReason::kShutdown, FallbackReason::kProbation};
     d.reason = kModeReasons[static_cast<int>(snapshot->mode)];
@@ -468,49 +473,51 @@ void Dispatcher::Call::forced(ThreadState* t, const CallSite& site, const Kernel
 
 // ---- RequestScope ----
 
-void RequestScope::open_slowly(const RequestInfo& info) {
-  if (thread_ == detached_thread()) return;
-  saved_info_ = thread_->request;
-  saved_table_ = thread_->captured != nullptr ? thread_->captured : thread_->pinned;
-  if (saved_table_ == nullptr) {
+void RequestScope::open_slowly(ThreadState* t, const Snapshot* newest, uint64_t id, uint32_t tenant,
+                               CaptureState capture, CapturedGraph* graph) {
+  if (t == detached_thread()) return;
+  const Snapshot* outer = t->captured != nullptr ? t->captured : t->pinned;
+  t->outer_scopes.push_back({t->request, outer});
+  if (outer == nullptr) {
     // The first scope of its request, in a Call or not.
-    if (ThreadState::place_of(thread_->requests_opened.add()) <
-        thread_->request_below.load(std::memory_order_relaxed))  // relaxed: a rate
-      start_clock();
+    if (ThreadState::place_of(t->requests_opened.add()) <
+        t->request_below.load(std::memory_order_relaxed))  // relaxed: a rate
+      start_clock(t);
   }
-  thread_->request = info;
-  pin(saved_table_ != nullptr ? saved_table_ : domain_->current(), info.capture);
+  t->request = {id, tenant, capture, graph};
+  pin(t, outer != nullptr ? outer : newest, capture);
 }
 
-void RequestScope::close_slowly() {
-  if (thread_ == detached_thread()) return;
-  if (saved_table_ == nullptr) {
-    thread_->requests_closed.add();
-    if (thread_->request_start_ticks != 0) record_time();
+void RequestScope::close_slowly(ThreadState* t) {
+  if (t == detached_thread()) return;
+  const ThreadState::OuterScope outer = t->outer_scopes.back();
+  t->outer_scopes.pop_back();
+  if (outer.table == nullptr) {
+    t->requests_closed.add();
+    if (t->request_start_ticks != 0) record_time(t);
   }
-  thread_->request = saved_info_;
-  pin(saved_table_, saved_info_.capture);
-  domain_->leave(thread_->epoch, entered_);
+  t->request = outer.request;
+  pin(t, outer.table, outer.request.capture);
 }
 
-void RequestScope::pin(const Snapshot* table, CaptureState capture) {
+void RequestScope::pin(ThreadState* t, const Snapshot* table, CaptureState capture) {
   const bool captured = table != nullptr && capture != CaptureState::kNone;
-  thread_->pinned = captured ? capturing_snapshot() : table;
-  thread_->captured = captured ? table : nullptr;
-  thread_->demands = demands_of(capture);
+  t->pinned = captured ? capturing_snapshot() : table;
+  t->captured = captured ? table : nullptr;
+  t->demands = demands_of(capture);
 }
 
-void RequestScope::start_clock() { thread_->request_start_ticks = cycles(); }
+void RequestScope::start_clock(ThreadState* t) { t->request_start_ticks = cycles(); }
 
-void RequestScope::record_time() {
-  if (EventRecord* e = thread_->timings.begin_push()) {
+void RequestScope::record_time(ThreadState* t) {
+  if (EventRecord* e = t->timings.begin_push()) {
     *e = EventRecord{};
     e->kind = EventRecord::Kind::kRequest;
-    e->request_id = thread_->request.id;
-    e->ticks = cycles() - thread_->request_start_ticks;
-    thread_->timings.commit();
+    e->request_id = t->request.id;
+    e->ticks = cycles() - t->request_start_ticks;
+    t->timings.commit();
   }
-  thread_->request_start_ticks = 0;
+  t->request_start_ticks = 0;
 }
 
 uint64_t RequestScope::table_version() const {

@@ -172,19 +172,22 @@ class Dispatcher {
     }
 
    private:
-    // The slower paths get a copy of the key, made on the way there, and nothing of the Call: what has its
-    // address taken stays on the stack from the beginning.
+    // What the slower paths get of a Call: made on the way there. What has its address taken stays on the
+    // stack from the beginning, and a seventh argument costs every call a frame pointer.
+    struct Asked {
+      ProblemKey key;
+      const Snapshot* table;
+      const int64_t* var_axes;
+    };
     struct Sampled {
       const Kernel* shadow;
       bool time;
     };
-    static Decision decide_slowly(ThreadState* t, const Snapshot* s, const CallSite& site,
-                                  const int64_t* var_axes, const ProblemKey& key, const TableSlot* slot);
-    static Decision decide_miss(ThreadState* t, const Snapshot* s, const CallSite& site,
-                                const int64_t* var_axes, const ProblemKey& key);
+    static Decision decide_slowly(ThreadState* t, const CallSite& site, const Asked& asked,
+                                  const TableSlot* slot);
+    static Decision decide_miss(ThreadState* t, const CallSite& site, const Asked& asked);
     static Decision decide_detached(const CallSite& site);
-    static Decision decide_captured(ThreadState* t, const CallSite& site, const int64_t* var_axes,
-                                    const ProblemKey& key);
+    static Decision decide_captured(ThreadState* t, const CallSite& site, const Asked& asked);
     static uint32_t workspace_units(const ThreadState* t);
     static void captured_workspace(const CapturedGraph* graph, CallFrame* frame);
     static void choose(ThreadState* t, const Route& route, const ProblemKey& key, const int64_t* var_axes,
@@ -202,7 +205,6 @@ class Dispatcher {
                             const int64_t* var_axes, uint64_t ticks);
     bool detached() const { return snapshot_->mode == SnapshotMode::kDetached; }
 
-    Dispatcher* dispatcher_;
     ThreadState* thread_;  // never null
     uint64_t entered_;
     uint64_t demands_ = 0;
@@ -232,7 +234,7 @@ class Dispatcher {
 
 // ---- inline: the hot path ----
 
-inline Dispatcher::Call::Call(Dispatcher& d) : dispatcher_(&d), thread_(d.thread()) {
+inline Dispatcher::Call::Call(Dispatcher& d) : thread_(d.thread()) {
   entered_ = d.domain_.enter(thread_->epoch);
   // In a RequestScope its version; a detached thread is in one for ever.
   if (EpochDomain::nested(entered_) && thread_->pinned != nullptr) {
@@ -243,7 +245,7 @@ inline Dispatcher::Call::Call(Dispatcher& d) : dispatcher_(&d), thread_(d.thread
   }
 }
 
-inline Dispatcher::Call::~Call() { dispatcher_->domain_.leave(thread_->epoch, entered_); }
+inline Dispatcher::Call::~Call() { EpochDomain::leave(thread_->epoch, entered_); }
 
 inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey& key,
                                          const int64_t* var_axes) {
@@ -253,18 +255,14 @@ inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey&
   // A version is never reused, so an equal one means: this very Snapshot, which the epoch protects.
   if (last.version != snapshot_->version || !slot->key.equals(key.w0, key.w1, key.w2, key.w3)) {
     slot = snapshot_->find(key);
-    if (slot == nullptr) [[unlikely]] {
-      const ProblemKey copy = key;
-      return decide_miss(t, snapshot_, site, var_axes, copy);
-    }
+    if (slot == nullptr) [[unlikely]]
+      return decide_miss(t, site, {{key.w0, key.w1, key.w2, key.w3}, snapshot_, var_axes});
     last.version = snapshot_->version;
     last.slot = slot;
   }
   // relaxed: what the word guards was published with the table; a rollback is seen by the next call.
-  if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord) [[unlikely]] {
-    const ProblemKey copy = key;
-    return decide_slowly(t, snapshot_, site, var_axes, copy, slot);
-  }
+  if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord) [[unlikely]]
+    return decide_slowly(t, site, {{key.w0, key.w1, key.w2, key.w3}, snapshot_, var_axes}, slot);
   const uint32_t place = ThreadState::place_of(t->count(slot->counter, Rung::kExact).add());
   Decision decision{slot->kernel, nullptr, slot->route, Rung::kExact, FallbackReason::kNone, false};
   if (place < t->sample_below.load(std::memory_order_relaxed)) [[unlikely]] {  // relaxed: a rate
@@ -278,40 +276,38 @@ inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey&
 inline void Dispatcher::Call::lend_workspace(CallFrame& frame) const {
   if (thread_->request.capture != CaptureState::kNone) [[unlikely]]
     return captured_workspace(thread_->request.graph, &frame);
-  // acquire: pairs with the registry's release: the units belong to this block or a smaller one.
-  frame.workspace_bytes = int64_t{64} * thread_->workspace_units.load(std::memory_order_acquire);
-  frame.workspace = thread_->workspace.load(std::memory_order_acquire);
+  const auto loan = thread_->workspace.lend();
+  frame.workspace_bytes = int64_t{64} * loan.units;
+  frame.workspace = loan.block;
 }
 
-inline RequestScope::RequestScope(Dispatcher& d, const RequestInfo& info)
-    : domain_(&d.domain_), thread_(d.thread()) {
-  entered_ = domain_->enter(thread_->epoch);
+inline RequestScope::RequestScope(Dispatcher& d, const RequestInfo& info) : thread_(d.thread()) {
+  entered_ = d.domain_.enter(thread_->epoch);
   slow_ = EpochDomain::nested(entered_) || info.capture != CaptureState::kNone;
   if (slow_) [[unlikely]] {
-    open_slowly(info);
+    open_slowly(thread_, d.domain_.current(), info.id, info.tenant, info.capture, info.graph);
     return;
   }
-  thread_->pinned = domain_->current();
-  // Field by field: copied whole, what was just written by words is read by vectors, and waits for the store.
+  thread_->pinned = d.domain_.current();
   thread_->request.id = info.id;
   thread_->request.tenant = info.tenant;
   if (ThreadState::place_of(thread_->requests_opened.add()) <
       thread_->request_below.load(std::memory_order_relaxed)) [[unlikely]]  // relaxed: a rate
-    start_clock();
+    start_clock(thread_);
 }
 
 inline RequestScope::~RequestScope() {
   if (slow_) [[unlikely]] {
-    close_slowly();
-    return;
+    close_slowly(thread_);
+  } else {
+    thread_->requests_closed.add();
+    if (thread_->request_start_ticks != 0) [[unlikely]]
+      record_time(thread_);
+    thread_->request.id = 0;
+    thread_->request.tenant = 0;
+    thread_->pinned = nullptr;
   }
-  thread_->requests_closed.add();
-  if (thread_->request_start_ticks != 0) [[unlikely]]
-    record_time();
-  thread_->request.id = 0;
-  thread_->request.tenant = 0;
-  thread_->pinned = nullptr;
-  domain_->leave(thread_->epoch, entered_);
+  EpochDomain::leave(thread_->epoch, entered_);
 }
 
 }  // namespace niche::dispatch

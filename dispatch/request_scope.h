@@ -58,20 +58,18 @@ class RequestScope {
   static constexpr uint64_t demands_of(CaptureState c) {
     return c == CaptureState::kNone ? 0 : PackedPrefix::bits_of(ConstraintSet().capturable());
   }
-  // Inside another scope or a Call, on a detached thread, or under capture.
-  void open_slowly(const RequestInfo& info);
-  void close_slowly();
-  void pin(const Snapshot* table, CaptureState capture);
-  void start_clock();
-  void record_time();
+  // Inside another scope or a Call, on a detached thread, or under capture: what was before is kept in the
+  // thread's state. Static, and by value: a scope that no function takes the address of is three registers.
+  static void open_slowly(ThreadState* t, const Snapshot* newest, uint64_t id, uint32_t tenant,
+                          CaptureState capture, CapturedGraph* graph);
+  static void close_slowly(ThreadState* t);
+  static void pin(ThreadState* t, const Snapshot* table, CaptureState capture);
+  static void start_clock(ThreadState* t);
+  static void record_time(ThreadState* t);
 
-  const EpochDomain* domain_;
   ThreadState* thread_;  // never null
   uint64_t entered_;
   bool slow_;
-  // Of the outer scope.
-  RequestInfo saved_info_;
-  const Snapshot* saved_table_;
 };
 
 }  // namespace niche::dispatch

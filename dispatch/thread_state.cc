@@ -97,7 +97,7 @@ ThreadRegistry::ThreadRegistry(uint64_t dispatcher, EpochDomain* domain, uint32_
 ThreadRegistry::~ThreadRegistry() {
   for (const auto& s : states_) {
     for (auto& c : s->chunks) delete c.load(std::memory_order_relaxed);
-    delete_workspace(s->workspace.load(std::memory_order_relaxed));
+    delete_workspace(s->workspace.lend().block);
   }
 }
 
@@ -130,6 +130,7 @@ ThreadRegistry::Attached ThreadRegistry::attach() {
     }
     auto made = std::make_unique<ThreadState>();
     state = made.get();
+    state->outer_scopes.reserve(8);
     state->random = mix64(dispatcher_ * 0x9e3779b97f4a7c15ULL + states_.size() + 1) | 1;
     for (uint32_t i = 0; i < chunks_; ++i)
       state->chunks[i].store(new CounterChunk, std::memory_order_relaxed);
@@ -141,8 +142,7 @@ ThreadRegistry::Attached ThreadRegistry::attach() {
         for (auto& c : state->chunks) delete c.load(std::memory_order_relaxed);
         return {detached_thread(), FallbackReason::kNoWorkspace};
       }
-      state->workspace.store(block, std::memory_order_relaxed);
-      state->workspace_units.store(static_cast<uint32_t>(workspace_bytes_ / 64), std::memory_order_relaxed);
+      state->workspace.set(block, static_cast<uint32_t>(workspace_bytes_ / 64));
     }
     domain_->attach(&state->epoch);
     states_.push_back(std::move(made));
@@ -158,6 +158,7 @@ void ThreadRegistry::release(ThreadState* state) {
   // The next owner starts afresh, but for counters, rings and the random state.
   for (auto& s : state->sites) s = {};
   state->pinned = nullptr;
+  state->outer_scopes.clear();
   state->captured = nullptr;
   state->demands = 0;
   state->request = {};
@@ -187,10 +188,8 @@ Status ThreadRegistry::ensure_workspace(int64_t bytes, std::vector<std::shared_p
     char* block = new_workspace(rounded);
     if (block == nullptr)
       return busy("workspace: no memory for " + std::to_string(rounded) + " bytes a thread");
-    char* old = s->workspace.load(std::memory_order_relaxed);
-    // release, block before units: pairs with lend_workspace(), which reads units before block.
-    s->workspace.store(block, std::memory_order_release);
-    s->workspace_units.store(static_cast<uint32_t>(rounded / 64), std::memory_order_release);
+    char* old = s->workspace.lend().block;
+    s->workspace.set(block, static_cast<uint32_t>(rounded / 64));
     if (old != nullptr) retired->push_back(std::shared_ptr<void>(old, &delete_workspace));
   }
   workspace_bytes_ = rounded;

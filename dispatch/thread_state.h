@@ -51,6 +51,44 @@ struct CounterChunk {
   OwnCounter<uint64_t> by_rung[kRungCount][kChunkRoutes];
 };
 
+// The workspace of one thread: a block that grows, and how much of it may be used.
+//
+// Roles: the registry sets, under its lock; the owner lends. Invariant: never more units than the block has
+// that is lent with them. The block before goes to the publisher's retire list.
+struct LentOrders {
+  static constexpr auto kSetBlock =
+      std::memory_order_release;  // before the units, and before its contents are used
+  static constexpr auto kSetUnits = std::memory_order_release;   // pairs with kLendUnits: the block is there
+  static constexpr auto kLendUnits = std::memory_order_acquire;  // before the block: that one or a larger
+  static constexpr auto kLendBlock = std::memory_order_acquire;  // pairs with kSetBlock
+};
+struct LentPlatform {
+  template <typename T>
+  using Atomic = std::atomic<T>;
+  using Orders = LentOrders;
+};
+template <typename P>
+struct BasicLentBlock {
+  using O = typename P::Orders;
+  typename P::template Atomic<uint32_t> units{0};
+  typename P::template Atomic<char*> block{nullptr};
+
+  void set(char* larger, uint32_t its_units) {
+    block.store(larger, O::kSetBlock);
+    units.store(its_units, O::kSetUnits);
+  }
+  struct Loan {
+    uint32_t units;
+    char* block;
+  };
+  Loan lend() const {
+    const uint32_t u = units.load(O::kLendUnits);
+    return {u, block.load(O::kLendBlock)};
+  }
+  // For decisions: what was promised before the table that counts on it was published.
+  uint32_t promised() const { return units.load(std::memory_order_relaxed); }
+};
+
 class ThreadState {
  public:
   static constexpr uint32_t kSites = 64;
@@ -68,7 +106,6 @@ class ThreadState {
   // Rates, as the dispatcher set them. A call is looked at when the place of its route's count is below
   // sample_below.
   std::atomic<uint32_t> sample_below{0};
-  std::atomic<uint32_t> workspace_units{0};
   RequestInfo request;  // of the open RequestScope; id 0: none
   uint64_t random = 0;  // xorshift state: assignment without a request id, sampling intervals
 
@@ -76,7 +113,13 @@ class ThreadState {
   alignas(64) OwnCounter<uint64_t> requests_opened;
   OwnCounter<uint64_t> requests_closed;
   std::atomic<uint32_t> request_below{0};
-  uint64_t request_start_ticks = 0;    // 0: the open one is not timed
+  uint64_t request_start_ticks = 0;  // 0: the open one is not timed
+  // Of the scopes outside the open one; seldom any.
+  struct OuterScope {
+    RequestInfo request;
+    const Snapshot* table;
+  };
+  std::vector<OuterScope> outer_scopes;
   const Snapshot* captured = nullptr;  // under capture: the table; `pinned` is capturing_snapshot() then
 
   alignas(64) SiteEntry sites[kSites];
@@ -85,7 +128,7 @@ class ThreadState {
   OwnCounter<uint64_t> by_reason[kFallbackReasonCount];
   std::atomic<uint32_t> time_below{0}, shadow_below{0};
   std::atomic<uint32_t> challenger_shadow_every{0}, region_shadow_every{0};
-  std::atomic<char*> workspace{nullptr};
+  BasicLentBlock<LentPlatform> workspace;
   SpscRing<EventRecord, kEvents> misses;
   SpscRing<EventRecord, kEvents> timings;
 
