@@ -16,6 +16,8 @@
 
 namespace niche::dispatch {
 
+class Dispatcher;
+
 class CallSite {
  public:
   CallSite() = default;
@@ -25,6 +27,8 @@ class CallSite {
   const Kernel& fallback() const { return *fallback_; }
   // Which of a thread's cache entries is this site's.
   uint32_t cache_entry() const { return cache_entry_; }
+  // Whose it is. Requires: that one lives.
+  Dispatcher* dispatcher() const { return dispatcher_; }
 
  private:
   friend class Dispatcher;
@@ -32,6 +36,7 @@ class CallSite {
   PackedPrefix packed_;
   std::shared_ptr<const Kernel> fallback_;
   uint32_t cache_entry_ = 0;
+  Dispatcher* dispatcher_ = nullptr;
 };
 
 }  // namespace niche::dispatch

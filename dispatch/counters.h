@@ -55,18 +55,31 @@ struct EventRecord {
 inline constexpr uint32_t kNoRoute =
     0;  // index 0 belongs to no Route: calls outside the table are counted there
 
+// The orders that the ring needs, by place. Mutation tests weaken them one by one.
+struct RingOrders {
+  static constexpr auto kPushTail = std::memory_order_acquire;  // pairs with kPopTail: the slot was read
+  static constexpr auto kCommit = std::memory_order_release;    // pairs with kPopHead: the record is written
+  static constexpr auto kPopHead = std::memory_order_acquire;   // pairs with kCommit
+  static constexpr auto kPopTail = std::memory_order_release;   // pairs with kPushTail
+};
+struct RingPlatform {
+  template <typename T>
+  using Atomic = std::atomic<T>;
+  using Orders = RingOrders;
+};
+
 // Single producer, single consumer, bounded.
-template <typename T, uint32_t kCapacity>
+template <typename T, uint32_t kCapacity, typename P = RingPlatform>
 class SpscRing {
   static_assert((kCapacity & (kCapacity - 1)) == 0, "a power of two");
+  using O = typename P::Orders;
 
  public:
   // Where to write the next record; null: full, and counted as dropped. Follow with commit().
   T* begin_push() {
     const uint32_t head = head_.load(std::memory_order_relaxed);  // own
     if (head - cached_tail_ == kCapacity) {
-      cached_tail_ =
-          tail_.load(std::memory_order_acquire);  // acquire: pairs with pop's release: the slot is read
+      cached_tail_ = tail_.load(O::kPushTail);
       if (head - cached_tail_ == kCapacity) {
         dropped_.add();
         return nullptr;
@@ -74,24 +87,21 @@ class SpscRing {
     }
     return &slots_[head & (kCapacity - 1)];
   }
-  void commit() {
-    // release: pairs with pop's acquire: the record is written.
-    head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  }
+  void commit() { head_.store(head_.load(std::memory_order_relaxed) + 1, O::kCommit); }
   bool pop(T& out) {
-    const uint32_t tail = tail_.load(std::memory_order_relaxed);      // own
-    if (tail == head_.load(std::memory_order_acquire)) return false;  // acquire: pairs with commit
+    const uint32_t tail = tail_.load(std::memory_order_relaxed);  // own
+    if (tail == head_.load(O::kPopHead)) return false;
     out = slots_[tail & (kCapacity - 1)];
-    tail_.store(tail + 1, std::memory_order_release);  // release: pairs with begin_push's acquire
+    tail_.store(tail + 1, O::kPopTail);
     return true;
   }
   uint64_t dropped() const { return dropped_.get(); }
 
  private:
-  alignas(64) std::atomic<uint32_t> head_{0};
+  alignas(64) typename P::template Atomic<uint32_t> head_{0};
   uint32_t cached_tail_ = 0;
   OwnCounter<uint64_t> dropped_;
-  alignas(64) std::atomic<uint32_t> tail_{0};
+  alignas(64) typename P::template Atomic<uint32_t> tail_{0};
   alignas(64) T slots_[kCapacity];
 };
 

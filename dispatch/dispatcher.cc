@@ -55,6 +55,7 @@ Dispatcher::Dispatcher(const DispatcherOptions& o)
       registry_(std::make_shared<ThreadRegistry>(number_, &domain_, o.threads_max)),
       routes_(std::make_shared<RouteIndexPool>(o.routes_max,
                                                [r = registry_](uint32_t n) { return r->ensure_chunks(n); })),
+      graphs_(o.graphs_max),
       cold_(std::make_unique<Cold>()) {
   (void)registry_->ensure_chunks(1);  // for kNoRoute
   publisher_ = std::make_unique<Publisher>(
@@ -110,6 +111,7 @@ CallSite Dispatcher::call_site(uint32_t definition, const SiteOptions& o) {
   CallSite s;
   s.prefix_ = {definition, o.tenant, o.device, o.threads, o.constraints};
   s.packed_ = PackedPrefix(s.prefix_);
+  s.dispatcher_ = this;
   s.fallback_ = fallback(definition, o.fallback_form);
   if (s.fallback_ == nullptr) s.fallback_ = fallback(definition, 0);
   s.cache_entry_ = cold_->sites.fetch_add(1, std::memory_order_relaxed) % ThreadState::kSites;
@@ -161,8 +163,8 @@ size_t Dispatcher::drain(const std::function<void(const EventRecord&)>& f) {
 
 RouteCounts Dispatcher::thread_counts() {
   RouteCounts counts;
-  ThreadState* t = thread().state;
-  if (t == nullptr) return counts;
+  const ThreadState* t = thread();
+  if (t == detached_thread()) return counts;
   for (const auto& chunk : t->chunks) {
     const CounterChunk* c = chunk.load(std::memory_order_acquire);  // acquire: pairs with ensure_chunks
     if (c == nullptr) break;
@@ -222,13 +224,19 @@ uint64_t Dispatcher::requests_in_flight() const {
 // ---- the slower paths of a call ----
 
 // Of a thread without a state: rare, so counted where all such threads count.
-Decision Dispatcher::Call::detached(Dispatcher* d, const CallSite& site, FallbackReason why) {
+Decision Dispatcher::Call::decide_detached(const CallSite& site) {
+  Dispatcher* const d = site.dispatcher();
+  FallbackReason why = d->registry_->attach().why;
+  // Since this call began, the thread could be attached: what kept it out was the limit.
+  if (why == FallbackReason::kNone) why = FallbackReason::kThreadLimit;
   d->cold_->detached[static_cast<int>(why)].fetch_add(1, std::memory_order_relaxed);
   return {&site.fallback(), nullptr, nullptr, Rung::kFallback, why, false};
 }
 
 Decision Dispatcher::Call::fall_back(ThreadState* t, const CallSite& site, FallbackReason reason) {
-  return counted(t, {&site.fallback(), nullptr, nullptr, Rung::kFallback, reason, false});
+  Decision d{&site.fallback(), nullptr, nullptr, Rung::kFallback, reason, false};
+  count(t, &d);
+  return d;
 }
 
 Decision Dispatcher::Call::take_back(ThreadState* t, const CallSite& site, const Decision& was,
@@ -259,7 +267,7 @@ void Dispatcher::Call::record_time(ThreadState* t, const Decision& d, const Prob
 }
 
 // `place` is below sample_below: which of the two is it?
-Dispatcher::Call::Sampled Dispatcher::Call::sample(ThreadState* t, uint64_t place, const Route* route,
+Dispatcher::Call::Sampled Dispatcher::Call::sample(ThreadState* t, uint32_t place, const Route* route,
                                                    const Kernel* kernel) {
   // Nothing is timed or shadowed under capture.
   if (t->request.capture != CaptureState::kNone) return {nullptr, false};
@@ -268,116 +276,174 @@ Dispatcher::Call::Sampled Dispatcher::Call::sample(ThreadState* t, uint64_t plac
   return {shadow ? route->fallback().get() : nullptr, place < t->time_below.load(std::memory_order_relaxed)};
 }
 
-// Who answers on this route, by its state. Counts nothing: a region may still be refused.
-Decision Dispatcher::Call::choose(ThreadState* t, const Route& route, const ProblemKey& key,
-                                  const int64_t* axes, bool region) {
-  const uint32_t workspace = t->workspace_units.load(std::memory_order_relaxed);
-  Decision d{route.fallback().get(), nullptr, &route, Rung::kFallback, FallbackReason::kNoKernel, false};
-  // Null where it may not run; exact entries were checked when they were published.
-  const auto usable = [&](const Kernel* k) -> const Kernel* {
-    if (k == nullptr) return nullptr;
+// Who answers on this route, by its state. Counts nothing: a region may still be refused. Writes the parts of
+// one Decision in place: passed around by value it is written by words and read by vectors, each time a stall
+// on store forwarding.
+void Dispatcher::Call::choose(ThreadState* t, const Route& route, const ProblemKey& key, const int64_t* axes,
+                              bool region, Decision* d) {
+  const Route::Arms& arms = route.arms();
+  const bool captured = t->request.capture != CaptureState::kNone;
+  const uint32_t workspace = workspace_units(t);
+  d->kernel = arms.fallback;
+  d->route = &route;
+  d->rung = Rung::kFallback;
+  d->reason = FallbackReason::kNoKernel;
+  // Exact entries were checked when they were published.
+  const auto usable = [&](const Kernel* k) {
+    if (k == nullptr) return false;
     FallbackReason r = region ? k->refuses(key.constraints(), key.layout(), axes) : FallbackReason::kNone;
     if (r == FallbackReason::kNone && k->workspace_units > workspace) r = FallbackReason::kNoWorkspace;
-    if (r == FallbackReason::kNone) return k;
-    d.reason = r;
-    return nullptr;
+    if (r == FallbackReason::kNone) return true;
+    d->reason = r;
+    return false;
   };
   const auto every_nth = [&](uint32_t every) {
-    return every != 0 && t->request.capture == CaptureState::kNone && (t->next_random() >> 32) % every == 0;
+    return every != 0 && !captured && (t->next_random() >> 32) % every == 0;
   };
-  const RolloutWord word = route.word();
-  if (word.state() == RolloutState::kFallbackOnly) return d;
-  if (word.state() == RolloutState::kQuarantined) {
-    d.reason = FallbackReason::kRolledBack;
-    return d;
-  }
-  if (word.state() == RolloutState::kCanary) {
-    const uint64_t hash = t->request.id != 0 ? mix64(t->request.id ^ route.salt()) : t->next_random();
-    const RolloutWord::Arm arm = word.arm(hash);
-    if (arm == RolloutWord::Arm::kChallenger) {
-      if (const Kernel* k = usable(route.challenger().get())) {
-        d.kernel = k;
-        d.rung = Rung::kCanary;
-        d.reason = FallbackReason::kNone;
-        return d;
+  // relaxed: see decide().
+  const RolloutWord word = RolloutWord::from_bits(arms.state->load(std::memory_order_relaxed));
+  const RolloutState state = word.state();
+  Rung rung = region ? Rung::kRegion : Rung::kExact;
+  switch (state) {
+    case RolloutState::kFallbackOnly:
+      return;
+    case RolloutState::kQuarantined:
+      d->reason = FallbackReason::kRolledBack;
+      return;
+    case RolloutState::kCanary: {
+      if (captured) break;  // a graph would replay its arm for ever
+      const uint64_t hash = t->request.id != 0 ? mix64(t->request.id ^ arms.salt) : t->next_random();
+      const RolloutWord::Arm arm = word.arm(hash);
+      if (arm == RolloutWord::Arm::kChallenger && usable(arms.challenger)) {
+        d->kernel = arms.challenger;
+        d->rung = Rung::kCanary;
+        d->reason = FallbackReason::kNone;
+        return;
       }
+      if (arm == RolloutWord::Arm::kControl) {
+        rung = Rung::kControl;
+        d->rung = Rung::kControl;  // without an incumbent the library is the control
+      }
+      break;
     }
-    if (arm == RolloutWord::Arm::kControl) d.rung = Rung::kControl;
+    case RolloutState::kRolledBack:
+      if (arms.incumbent == nullptr) d->reason = FallbackReason::kRolledBack;
+      break;
+    default:
+      break;
   }
-  if (route.incumbent() == nullptr && word.state() == RolloutState::kRolledBack)
-    d.reason = FallbackReason::kRolledBack;
-  if (const Kernel* k = usable(route.incumbent().get())) {
-    d.kernel = k;
-    d.reason = FallbackReason::kNone;
-    if (d.rung == Rung::kFallback) d.rung = region ? Rung::kRegion : Rung::kExact;
+  if (usable(arms.incumbent)) {
+    d->kernel = arms.incumbent;
+    d->reason = FallbackReason::kNone;
+    d->rung = rung;
     if (region && every_nth(t->region_shadow_every.load(std::memory_order_relaxed)))
-      d.shadow = route.fallback().get();
+      d->shadow = arms.fallback;
   }
-  if (word.state() == RolloutState::kShadow &&
+  if (state == RolloutState::kShadow &&
       every_nth(t->challenger_shadow_every.load(std::memory_order_relaxed))) {
-    const FallbackReason keep = d.reason;
-    d.shadow = usable(route.challenger().get());
-    d.reason = keep;
+    const FallbackReason keep = d->reason;
+    if (usable(arms.challenger)) d->shadow = arms.challenger;
+    d->reason = keep;
   }
-  return d;
 }
 
-Decision Dispatcher::Call::counted(ThreadState* t, Decision d) {
-  const uint64_t n = t->count(d.route != nullptr ? d.route->index() : kNoRoute, d.rung).add();
-  if (d.rung == Rung::kFallback) t->by_reason[static_cast<int>(d.reason)].add();
-  const uint64_t place = n * ThreadState::kGolden;
-  if (place < t->sample_below.load(std::memory_order_relaxed)) {
-    const Sampled s = sample(t, place, d.route, d.kernel);
-    d.time = s.time;
-    if (d.shadow == nullptr) d.shadow = s.shadow;
+void Dispatcher::Call::count(ThreadState* t, Decision* d) {
+  const uint32_t index = d->route != nullptr ? d->route->index() : kNoRoute;
+  const uint32_t place = ThreadState::place_of(t->count(index, d->rung).add());
+  if (d->rung == Rung::kFallback) t->by_reason[static_cast<int>(d->reason)].add();
+  if (place < t->sample_below.load(std::memory_order_relaxed)) [[unlikely]] {  // relaxed: a rate
+    const Sampled s = sample(t, place, d->route, d->kernel);
+    d->time = s.time;
+    if (d->shadow == nullptr) d->shadow = s.shadow;
   }
-  return d;
 }
 
-Decision Dispatcher::Call::decide_slowly(ThreadState* t, const Snapshot* snapshot, const CallSite& site,
-                                         const int64_t* axes, uint64_t w0, uint64_t w1, uint64_t w2,
-                                         uint64_t w3, const TableSlot* slot) {
-  const ProblemKey key{w0, w1, w2, w3};
-  if (key.wide()) {
+Decision Dispatcher::Call::decide_slowly(ThreadState* t, const CallSite& site, const Asked& asked,
+                                         const TableSlot* slot) {
+  const ProblemKey& key = asked.key;
+  const int64_t* const axes = asked.var_axes;
+  if (key.wide()) [[unlikely]] {
     WideProblem p{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
     p.prefix.constraints = key.constraints();
-    if (!(slot->wide->problem == p))
-      return decide_miss(t, snapshot, site, axes, w0, w1, w2, w3);  // another problem with the same hash
+    if (!(slot->wide->problem == p))  // another problem with the same hash
+      return decide_miss(t, site, asked);
   }
-  return counted(t, choose(t, *slot->route, key, axes, false));
+  Decision d;
+  choose(t, *slot->route, key, axes, false, &d);
+  count(t, &d);
+  return d;
 }
 
-Decision Dispatcher::Call::decide_miss(ThreadState* t, const Snapshot* snapshot, const CallSite& site,
-                                       const int64_t* axes, uint64_t w0, uint64_t w1, uint64_t w2,
-                                       uint64_t w3) {
-  const ProblemKey key{w0, w1, w2, w3};
-  static constexpr FallbackReason kModeReasons[] = {FallbackReason::kMiss, FallbackReason::kDisabled,
-                                                    FallbackReason::kShutdown, FallbackReason::kProbation};
-  Decision d{&site.fallback(),
-             nullptr,
-             nullptr,
-             Rung::kFallback,
-             kModeReasons[static_cast<int>(snapshot->mode)],
-             false};
-  if (snapshot->mode != SnapshotMode::kServing) return counted(t, d);
-  if (snapshot->forced != nullptr && site.definition() < snapshot->forced->size()) {
-    if (const Kernel* k = (*snapshot->forced)[site.definition()])
-      return counted(t, forced(t, site, *k, key, axes));
+uint32_t Dispatcher::Call::workspace_units(const ThreadState* t) {
+  if (t->request.capture == CaptureState::kNone) [[likely]]
+    return t->workspace.promised();
+  // A thread's workspace belongs to its next call. What hold() cannot allocate goes to the library.
+  return t->request.graph != nullptr && t->request.graph->has_allocator() ? UINT32_MAX : 0;
+}
+
+void Dispatcher::Call::captured_workspace(const CapturedGraph* graph, CallFrame* frame) {
+  const CapturedGraph::Workspace w = graph != nullptr ? graph->workspace() : CapturedGraph::Workspace{};
+  frame->workspace = w.block;
+  frame->workspace_bytes = w.bytes;
+}
+
+// As any other call (the demand for a capturable kernel is in the key already), but what it gets is held.
+Decision Dispatcher::Call::decide_captured(ThreadState* t, const CallSite& site, const Asked& a) {
+  const Asked asked{a.key, t->captured, a.var_axes};
+  const ProblemKey& key = asked.key;
+  const int64_t* const axes = asked.var_axes;
+  const TableSlot* slot = asked.table->find(key);
+  Decision d = slot != nullptr ? decide_slowly(t, site, asked, slot) : decide_miss(t, site, asked);
+  WideProblem problem{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
+  problem.prefix.constraints = key.constraints();
+  CapturedGraph& graph =
+      t->request.graph != nullptr ? *t->request.graph : site.dispatcher()->graphs_.unowned();
+  // Both are shared: the table that this thread has pinned holds them.
+  auto route = d.route != nullptr ? d.route->shared_from_this() : nullptr;
+  if (graph.hold(problem, key, route, d.kernel->weak_from_this().lock())) return d;
+  return take_back(t, site, d, FallbackReason::kNoWorkspace);
+}
+
+void Dispatcher::Call::serve_region(ThreadState* t, const std::vector<NicheIndex::Region>& regions,
+                                    const ProblemKey& key, const int64_t* axes, Decision* d) {
+  for (const NicheIndex::Region& r : regions) {
+    if (r.context != key.context() || !r.contains(axes)) continue;
+    choose(t, *r.route, key, axes, true, d);
+    // Refused for what this call is: another region may have a kernel that can.
+    const bool refused = d->rung == Rung::kFallback && d->reason != FallbackReason::kNoKernel &&
+                         d->reason != FallbackReason::kRolledBack;
+    if (!refused) return;
   }
-  const auto* regions = key.wide() ? nullptr : snapshot->niches->of(site.definition());
-  if (regions != nullptr) {
-    for (const NicheIndex::Region& r : *regions) {
-      if (r.context != key.context() || !r.contains(axes)) continue;
-      d = choose(t, *r.route, key, axes, true);
-      // Refused for what this call is: another region may have a kernel that can.
-      const bool refused = d.rung == Rung::kFallback && d.reason != FallbackReason::kNoKernel &&
-                           d.reason != FallbackReason::kRolledBack;
-      if (!refused) break;
+}
+
+Decision Dispatcher::Call::decide_miss(ThreadState* t, const CallSite& site, const Asked& asked) {
+  const ProblemKey& key = asked.key;
+  const Snapshot* const snapshot = asked.table;
+  const int64_t* const axes = asked.var_axes;
+  Decision d;
+  d.kernel = &site.fallback();
+  d.reason = FallbackReason::kMiss;
+  if (snapshot->mode != SnapshotMode::kServing) [[unlikely]] {
+    if (snapshot->mode == SnapshotMode::kDetached) return decide_detached(site);
+    if (snapshot->mode == SnapshotMode::kCapturing) return decide_captured(t, site, asked);
+    static constexpr FallbackReason kModeReasons[] = {FallbackReason::kMiss, FallbackReason::kDisabled,
+                                                      FallbackReason::kShutdown, FallbackReason::kProbation};
+    d.reason = kModeReasons[static_cast<int>(snapshot->mode)];
+    count(t, &d);
+    return d;
+  }
+  if (snapshot->forced != nullptr && site.definition() < snapshot->forced->size()) [[unlikely]] {
+    if (const Kernel* k = (*snapshot->forced)[site.definition()]) {
+      forced(t, site, *k, key, axes, &d);
+      count(t, &d);
+      return d;
     }
   }
+  const auto* regions = key.wide() ? nullptr : snapshot->niches->of(site.definition());
+  if (regions != nullptr) serve_region(t, *regions, key, axes, &d);
   if (EventRecord* e = t->misses.begin_push()) {
     e->key = key;
-    std::copy(axes, axes + kMaxVarAxes, e->axes);
+    for (int i = 0; i < kMaxVarAxes; ++i) e->axes[i] = axes[i];
     e->kernel_id = d.kernel->id;
     e->ticks = 0;
     e->request_id = t->request.id;
@@ -387,61 +453,76 @@ Decision Dispatcher::Call::decide_miss(ThreadState* t, const Snapshot* snapshot,
     e->reason = d.reason;
     t->misses.commit();
   }
-  return counted(t, d);
+  count(t, &d);
+  return d;
 }
 
-Decision Dispatcher::Call::forced(ThreadState* t, const CallSite& site, const Kernel& k,
-                                  const ProblemKey& key, const int64_t* axes) {
-  Decision d{&k, nullptr, nullptr, Rung::kForced, FallbackReason::kNone, false};
+void Dispatcher::Call::forced(ThreadState* t, const CallSite& site, const Kernel& k, const ProblemKey& key,
+                              const int64_t* axes, Decision* d) {
   FallbackReason r = k.refuses(key.constraints(), key.layout(), axes);
-  if (r == FallbackReason::kNone && k.workspace_units > t->workspace_units.load(std::memory_order_relaxed))
-    r = FallbackReason::kNoWorkspace;
+  if (r == FallbackReason::kNone && k.workspace_units > workspace_units(t)) r = FallbackReason::kNoWorkspace;
   if (r != FallbackReason::kNone) {
-    d = {&site.fallback(), nullptr, nullptr, Rung::kFallback, r, false};
-  } else if (k.is_fallback()) {
-    d.rung = Rung::kFallback;
-    d.reason = FallbackReason::kForced;
+    d->kernel = &site.fallback();
+    d->reason = r;
+  } else {
+    d->kernel = &k;
+    d->rung = k.is_fallback() ? Rung::kFallback : Rung::kForced;
+    d->reason = k.is_fallback() ? FallbackReason::kForced : FallbackReason::kNone;
   }
-  return d;
 }
 
 // ---- RequestScope ----
 
-RequestScope::RequestScope(Dispatcher& d, const RequestInfo& info) : domain_(&d.domain_) {
-  thread_ = d.thread().state;
-  if (thread_ == nullptr) return;
-  outer_ = domain_->enter(thread_->epoch);
-  saved_info_ = thread_->request;
-  saved_pinned_ = thread_->pinned;
-  if (saved_pinned_ == nullptr) {
-    thread_->pinned = domain_->current();
-    const uint64_t n = thread_->requests_opened.add();
-    if (n * ThreadState::kGolden < thread_->request_below.load(std::memory_order_relaxed)) [[unlikely]]
-      thread_->request_start_ticks = cycles();
+void RequestScope::open_slowly(ThreadState* t, const Snapshot* newest, uint64_t id, uint32_t tenant,
+                               CaptureState capture, CapturedGraph* graph) {
+  if (t == detached_thread()) return;
+  const Snapshot* outer = t->captured != nullptr ? t->captured : t->pinned;
+  t->outer_scopes.push_back({t->request, outer});
+  if (outer == nullptr) {
+    // The first scope of its request, in a Call or not.
+    if (ThreadState::place_of(t->requests_opened.add()) <
+        t->request_below.load(std::memory_order_relaxed))  // relaxed: a rate
+      start_clock(t);
   }
-  thread_->request = info;
+  t->request = {id, tenant, capture, graph};
+  pin(t, outer != nullptr ? outer : newest, capture);
 }
 
-RequestScope::~RequestScope() {
-  if (thread_ == nullptr) return;
-  if (saved_pinned_ == nullptr) {
-    thread_->requests_closed.add();
-    if (thread_->request_start_ticks != 0) {
-      if (EventRecord* e = thread_->timings.begin_push()) {
-        *e = EventRecord{};
-        e->kind = EventRecord::Kind::kRequest;
-        e->request_id = thread_->request.id;
-        e->ticks = cycles() - thread_->request_start_ticks;
-        thread_->timings.commit();
-      }
-      thread_->request_start_ticks = 0;
-    }
+void RequestScope::close_slowly(ThreadState* t) {
+  if (t == detached_thread()) return;
+  const ThreadState::OuterScope outer = t->outer_scopes.back();
+  t->outer_scopes.pop_back();
+  if (outer.table == nullptr) {
+    t->requests_closed.add();
+    if (t->request_start_ticks != 0) record_time(t);
   }
-  thread_->request = saved_info_;
-  thread_->pinned = saved_pinned_;
-  domain_->leave(thread_->epoch, outer_);
+  t->request = outer.request;
+  pin(t, outer.table, outer.request.capture);
 }
 
-uint64_t RequestScope::table_version() const { return thread_ != nullptr ? thread_->pinned->version : 0; }
+void RequestScope::pin(ThreadState* t, const Snapshot* table, CaptureState capture) {
+  const bool captured = table != nullptr && capture != CaptureState::kNone;
+  t->pinned = captured ? capturing_snapshot() : table;
+  t->captured = captured ? table : nullptr;
+  t->demands = demands_of(capture);
+}
+
+void RequestScope::start_clock(ThreadState* t) { t->request_start_ticks = cycles(); }
+
+void RequestScope::record_time(ThreadState* t) {
+  if (EventRecord* e = t->timings.begin_push()) {
+    *e = EventRecord{};
+    e->kind = EventRecord::Kind::kRequest;
+    e->request_id = t->request.id;
+    e->ticks = cycles() - t->request_start_ticks;
+    t->timings.commit();
+  }
+  t->request_start_ticks = 0;
+}
+
+uint64_t RequestScope::table_version() const {
+  if (thread_ == detached_thread()) return 0;
+  return (thread_->captured != nullptr ? thread_->captured : thread_->pinned)->version;
+}
 
 }  // namespace niche::dispatch

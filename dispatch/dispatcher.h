@@ -47,6 +47,7 @@
 #include "dispatch/base/clock.h"
 #include "dispatch/base/status.h"
 #include "dispatch/call_site.h"
+#include "dispatch/captured_graph.h"
 #include "dispatch/constraints.h"
 #include "dispatch/counters.h"
 #include "dispatch/problem_key.h"
@@ -72,6 +73,7 @@ struct DispatcherOptions {
   uint32_t routes_max = 1u << 16;
   uint32_t threads_max = 1024;
   uint32_t definitions_max = 1u << 16;
+  uint32_t graphs_max = 4096;
   PublisherLimits publisher{};
   SamplingRates sampling{};
   bool asymmetric_fence = true;  // false: the exchange even where membarrier works (tests, benchmarks)
@@ -107,6 +109,8 @@ class Dispatcher {
 
   Result<std::shared_ptr<Route>> make_route(Route::Spec spec);
   Publisher& publisher() { return *publisher_; }
+  // Device graphs that servers capture. Poll it with publisher().
+  GraphRegistry& graphs() { return graphs_; }
   // Every attached thread, and those to come, get at least so much. Before the kernel's route is published.
   Status reserve_workspace(int64_t bytes);
   void set_sampling(const SamplingRates& rates);  // acts on some later call of each thread
@@ -138,16 +142,18 @@ class Dispatcher {
 
     // The key of a call at `site`; adds what the open RequestScope demands (capturable under capture).
     // `var_axes`: kMaxVarAxes values, unused ones 0.
-    ProblemKey pack(const CallSite& site, LayoutClass layout, const int64_t* var_axes) const;
+    ProblemKey pack(const CallSite& site, LayoutClass layout, const int64_t* var_axes) const {
+      return pack_key(site.packed_prefix().with(demands_), site.prefix(), layout, var_axes);
+    }
     Decision decide(const CallSite& site, const ProblemKey& key, const int64_t* var_axes);
 
     // The fallback instead of what decide() said, counted under `reason` and not under the decision's rung.
     Decision fall_back(const CallSite& site, const Decision& instead_of, FallbackReason reason) {
-      return thread_ != nullptr ? take_back(thread_, site, instead_of, reason) : instead_of;
+      return detached() ? instead_of : take_back(thread_, site, instead_of, reason);
     }
     // The site's fallback without asking the table (foreign tensors), counted.
     Decision fall_back(const CallSite& site, FallbackReason reason) {
-      return thread_ != nullptr ? fall_back(thread_, site, reason) : detached(&dispatcher_, site, detached_);
+      return detached() ? decide_detached(site) : fall_back(thread_, site, reason);
     }
 
     // This thread's workspace, for frame.workspace. Held by one kernel at a time: calls do not nest inside
@@ -156,49 +162,63 @@ class Dispatcher {
     // Leaves a timing record for the aggregator; a full ring drops and counts.
     void record_time(const Decision& decision, const ProblemKey& key, const int64_t* var_axes,
                      uint64_t ticks) {
-      if (thread_ != nullptr) record_time(thread_, decision, key, var_axes, ticks);
+      if (!detached()) record_time(thread_, decision, key, var_axes, ticks);
     }
 
-    uint64_t table_version() const { return snapshot_ ? snapshot_->version : 0; }
+    uint64_t table_version() const {
+      return detached()                                    ? 0
+             : snapshot_->mode == SnapshotMode::kCapturing ? thread_->captured->version
+                                                           : snapshot_->version;
+    }
 
    private:
-    // The slower paths take scalars: a Call or a key whose address no function takes stays in registers.
+    // What the slower paths get of a Call: made on the way there. What has its address taken stays on the
+    // stack from the beginning, and a seventh argument costs every call a frame pointer.
+    struct Asked {
+      ProblemKey key;
+      const Snapshot* table;
+      const int64_t* var_axes;
+    };
     struct Sampled {
       const Kernel* shadow;
       bool time;
     };
-    static Decision decide_slowly(ThreadState* t, const Snapshot* s, const CallSite& site,
-                                  const int64_t* var_axes, uint64_t w0, uint64_t w1, uint64_t w2, uint64_t w3,
+    static Decision decide_slowly(ThreadState* t, const CallSite& site, const Asked& asked,
                                   const TableSlot* slot);
-    static Decision decide_miss(ThreadState* t, const Snapshot* s, const CallSite& site,
-                                const int64_t* var_axes, uint64_t w0, uint64_t w1, uint64_t w2, uint64_t w3);
-    static Decision choose(ThreadState* t, const Route& route, const ProblemKey& key, const int64_t* var_axes,
-                           bool region);
-    static Decision forced(ThreadState* t, const CallSite& site, const Kernel& kernel, const ProblemKey& key,
-                           const int64_t* var_axes);
-    static Decision counted(ThreadState* t, Decision decision);
-    static Sampled sample(ThreadState* t, uint64_t place, const Route* route, const Kernel* kernel);
+    static Decision decide_miss(ThreadState* t, const CallSite& site, const Asked& asked);
+    static Decision decide_detached(const CallSite& site);
+    static Decision decide_captured(ThreadState* t, const CallSite& site, const Asked& asked);
+    static uint32_t workspace_units(const ThreadState* t);
+    static void captured_workspace(const CapturedGraph* graph, CallFrame* frame);
+    static void choose(ThreadState* t, const Route& route, const ProblemKey& key, const int64_t* var_axes,
+                       bool region, Decision* decision);
+    static void serve_region(ThreadState* t, const std::vector<NicheIndex::Region>& regions,
+                             const ProblemKey& key, const int64_t* var_axes, Decision* decision);
+    static void forced(ThreadState* t, const CallSite& site, const Kernel& kernel, const ProblemKey& key,
+                       const int64_t* var_axes, Decision* decision);
+    static void count(ThreadState* t, Decision* decision);
+    static Sampled sample(ThreadState* t, uint32_t place, const Route* route, const Kernel* kernel);
     static Decision fall_back(ThreadState* t, const CallSite& site, FallbackReason reason);
-    static Decision detached(Dispatcher* d, const CallSite& site, FallbackReason reason);
     static Decision take_back(ThreadState* t, const CallSite& site, const Decision& was,
                               FallbackReason reason);
     static void record_time(ThreadState* t, const Decision& decision, const ProblemKey& key,
                             const int64_t* var_axes, uint64_t ticks);
+    bool detached() const { return snapshot_->mode == SnapshotMode::kDetached; }
 
-    Dispatcher& dispatcher_;
-    ThreadState* thread_;  // null: detached (a forked child, a dying thread, thread limit): fallbacks alone
-    FallbackReason detached_;
-    const Snapshot* snapshot_ = nullptr;
-    uint64_t outer_ = 0;
+    ThreadState* thread_;  // never null
+    uint64_t entered_;
+    uint64_t demands_ = 0;
+    const Snapshot* snapshot_;
   };
 
  private:
   friend class RequestScope;
   explicit Dispatcher(const DispatcherOptions& options);
-  ThreadRegistry::Attached thread() const {
+  // Never null.
+  ThreadState* thread() const {
     if (thread_fast_path.dispatcher == number_) [[likely]]
-      return {thread_fast_path.state, FallbackReason::kNone};
-    return registry_->attach();
+      return thread_fast_path.state;
+    return registry_->attach().state;
   }
 
   EpochDomain domain_;  // first: its line is the one that calls read
@@ -207,54 +227,44 @@ class Dispatcher {
   std::shared_ptr<ThreadRegistry> registry_;
   std::shared_ptr<RouteIndexPool> routes_;
   std::unique_ptr<Publisher> publisher_;
+  GraphRegistry graphs_;
   struct Cold;
   std::unique_ptr<Cold> cold_;
 };
 
 // ---- inline: the hot path ----
 
-inline Dispatcher::Call::Call(Dispatcher& d) : dispatcher_(d) {
-  const ThreadRegistry::Attached attached = d.thread();
-  thread_ = attached.state;
-  detached_ = attached.why;
-  if (thread_ == nullptr) [[unlikely]]
-    return;
-  outer_ = d.domain_.enter(thread_->epoch);
-  snapshot_ = thread_->pinned != nullptr ? thread_->pinned : d.domain_.current();
+inline Dispatcher::Call::Call(Dispatcher& d) : thread_(d.thread()) {
+  entered_ = d.domain_.enter(thread_->epoch);
+  // In a RequestScope its version; a detached thread is in one for ever.
+  if (EpochDomain::nested(entered_) && thread_->pinned != nullptr) {
+    snapshot_ = thread_->pinned;
+    demands_ = thread_->demands;
+  } else {
+    snapshot_ = d.domain_.current();
+  }
 }
 
-inline Dispatcher::Call::~Call() {
-  if (thread_ != nullptr) dispatcher_.domain_.leave(thread_->epoch, outer_);
-}
-
-inline ProblemKey Dispatcher::Call::pack(const CallSite& site, LayoutClass layout,
-                                         const int64_t* var_axes) const {
-  if (thread_ != nullptr && thread_->request.capture != CaptureState::kNone) [[unlikely]]
-    return pack_key(site.packed_prefix().with(ConstraintSet().capturable()), site.prefix(), layout, var_axes);
-  return pack_key(site.packed_prefix(), site.prefix(), layout, var_axes);
-}
+inline Dispatcher::Call::~Call() { EpochDomain::leave(thread_->epoch, entered_); }
 
 inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey& key,
                                          const int64_t* var_axes) {
   ThreadState* const t = thread_;
-  if (t == nullptr) [[unlikely]]
-    return detached(&dispatcher_, site, detached_);
   ThreadState::SiteEntry& last = t->sites[site.cache_entry()];
   const TableSlot* slot = last.slot;
   // A version is never reused, so an equal one means: this very Snapshot, which the epoch protects.
   if (last.version != snapshot_->version || !slot->key.equals(key.w0, key.w1, key.w2, key.w3)) {
     slot = snapshot_->find(key);
     if (slot == nullptr) [[unlikely]]
-      return decide_miss(t, snapshot_, site, var_axes, key.w0, key.w1, key.w2, key.w3);
+      return decide_miss(t, site, {{key.w0, key.w1, key.w2, key.w3}, snapshot_, var_axes});
     last.version = snapshot_->version;
     last.slot = slot;
   }
   // relaxed: what the word guards was published with the table; a rollback is seen by the next call.
   if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord) [[unlikely]]
-    return decide_slowly(t, snapshot_, site, var_axes, key.w0, key.w1, key.w2, key.w3, slot);
-  const uint64_t n = t->count(slot->chunk, slot->row, Rung::kExact).add();
+    return decide_slowly(t, site, {{key.w0, key.w1, key.w2, key.w3}, snapshot_, var_axes}, slot);
+  const uint32_t place = ThreadState::place_of(t->count(slot->counter, Rung::kExact).add());
   Decision decision{slot->kernel, nullptr, slot->route, Rung::kExact, FallbackReason::kNone, false};
-  const uint64_t place = n * ThreadState::kGolden;
   if (place < t->sample_below.load(std::memory_order_relaxed)) [[unlikely]] {  // relaxed: a rate
     const Sampled s = sample(t, place, slot->route, slot->kernel);
     decision.shadow = s.shadow;
@@ -264,10 +274,40 @@ inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey&
 }
 
 inline void Dispatcher::Call::lend_workspace(CallFrame& frame) const {
-  if (thread_ == nullptr) return;
-  // acquire: pairs with the registry's release: the units belong to this block or a smaller one.
-  frame.workspace_bytes = int64_t{64} * thread_->workspace_units.load(std::memory_order_acquire);
-  frame.workspace = thread_->workspace.load(std::memory_order_acquire);
+  if (thread_->request.capture != CaptureState::kNone) [[unlikely]]
+    return captured_workspace(thread_->request.graph, &frame);
+  const auto loan = thread_->workspace.lend();
+  frame.workspace_bytes = int64_t{64} * loan.units;
+  frame.workspace = loan.block;
+}
+
+inline RequestScope::RequestScope(Dispatcher& d, const RequestInfo& info) : thread_(d.thread()) {
+  entered_ = d.domain_.enter(thread_->epoch);
+  slow_ = EpochDomain::nested(entered_) || info.capture != CaptureState::kNone;
+  if (slow_) [[unlikely]] {
+    open_slowly(thread_, d.domain_.current(), info.id, info.tenant, info.capture, info.graph);
+    return;
+  }
+  thread_->pinned = d.domain_.current();
+  thread_->request.id = info.id;
+  thread_->request.tenant = info.tenant;
+  if (ThreadState::place_of(thread_->requests_opened.add()) <
+      thread_->request_below.load(std::memory_order_relaxed)) [[unlikely]]  // relaxed: a rate
+    start_clock(thread_);
+}
+
+inline RequestScope::~RequestScope() {
+  if (slow_) [[unlikely]] {
+    close_slowly(thread_);
+  } else {
+    thread_->requests_closed.add();
+    if (thread_->request_start_ticks != 0) [[unlikely]]
+      record_time(thread_);
+    thread_->request.id = 0;
+    thread_->request.tenant = 0;
+    thread_->pinned = nullptr;
+  }
+  EpochDomain::leave(thread_->epoch, entered_);
 }
 
 }  // namespace niche::dispatch

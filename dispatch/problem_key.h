@@ -94,8 +94,10 @@ struct ProblemKey {
   static constexpr uint32_t kDefinitionMax = (1u << 24) - 1;
 
   constexpr bool operator==(const ProblemKey&) const = default;
+  // Word by word, the one that differs most often first: keys of one call site differ in their axes, so that
+  // a comparison that fails ends at the first branch, and none of the four is hard to predict.
   constexpr bool equals(uint64_t a, uint64_t b, uint64_t c, uint64_t d) const {
-    return ((w0 ^ a) | (w1 ^ b) | (w2 ^ c) | (w3 ^ d)) == 0;
+    return w2 == c && w3 == d && w0 == a && w1 == b;
   }
 
   constexpr uint32_t definition() const { return static_cast<uint32_t>(w0 & kDefinitionMax); }
@@ -143,22 +145,24 @@ struct ProblemKey {
 };
 static_assert(sizeof(ProblemKey) == 32);
 
-// A KeyPrefix in the form that pack_key wants: two words with holes.
+// A KeyPrefix in the form that pack_key wants: two words with holes, and what makes every key of it wide.
 struct PackedPrefix {
   uint64_t w0 = 0, w1 = 0;
+  uint64_t wide = 0;  // joined with the axes: 2^32 where the prefix does not fit
   constexpr PackedPrefix() = default;
   constexpr explicit PackedPrefix(const KeyPrefix& p)
       : w0(p.definition),
         w1((p.tenant & 0xff) | (p.device & 0xff) << 8 | (p.threads & 0xff) << 16 |
-           static_cast<uint64_t>(p.constraints.bits()) << 24 |
-           ((p.tenant | p.device | p.threads) > 0xff ? ProblemKey::kWideBit : 0)) {}
-  // The same call site under further demands (RequestScope under capture).
-  PackedPrefix with(ConstraintSet c) const {
+           static_cast<uint64_t>(p.constraints.bits()) << 24),
+        wide((p.tenant | p.device | p.threads) > 0xff ? uint64_t{1} << 32 : 0) {}
+  // The same call site under further demands (RequestScope under capture), which `bits_of` made.
+  constexpr PackedPrefix with(uint64_t demands) const {
     PackedPrefix r = *this;
-    const ConstraintSet both = ConstraintSet::from_bits(static_cast<uint8_t>(w1 >> 24 & 0x7f)) | c;
-    r.w1 = (w1 & ~(uint64_t{0x7f} << 24)) | static_cast<uint64_t>(both.bits()) << 24;
+    r.w1 |= demands;
     return r;
   }
+  // Requires: no workspace limit, whose classes do not join by OR.
+  static constexpr uint64_t bits_of(ConstraintSet c) { return static_cast<uint64_t>(c.bits()) << 24; }
 };
 
 // The cold half of pack_key: some 20 ns.
@@ -174,7 +178,7 @@ inline ProblemKey pack_key(const PackedPrefix& packed, const KeyPrefix& prefix, 
                  a4 = static_cast<uint64_t>(axes[4]);
   uint64_t w0 = packed.w0 | layout.bits() << 24, w1 = packed.w1 | a4 << 32, w2 = a0 | a1 << 32,
            w3 = a2 | a3 << 32;
-  if (((a0 | a1 | a2 | a3 | a4) >> 32 | (packed.w1 & ProblemKey::kWideBit)) != 0) [[unlikely]] {
+  if ((a0 | a1 | a2 | a3 | a4 | packed.wide) >> 32 != 0) [[unlikely]] {
     const auto constraints = ConstraintSet::from_bits(static_cast<uint8_t>(packed.w1 >> 24 & 0x7f));
     const ProblemKey wide = pack_wide_key(prefix, constraints, layout, axes);
     w0 = wide.w0;

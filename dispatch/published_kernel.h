@@ -57,10 +57,12 @@ struct BoundPhase {
   }
 };
 
-class alignas(64) Kernel {
+class alignas(64) Kernel : public std::enable_shared_from_this<Kernel> {
  public:
   static constexpr int kPhasesMax = 3;
   static constexpr int kNoPackSlot = -1;
+
+  Kernel() = default;
 
   // What the hot path touches, on one line.
   LaunchFn launch = nullptr;

@@ -18,13 +18,6 @@ namespace {
 // Sends calls the long way (wide keys, workspace not reserved): no state has this number.
 const std::atomic<uint32_t> kLongWayWord{7};
 
-const TableShard kNoEntries{};
-const TableShard* const kNoDirectory[2] = {&kNoEntries, &kNoEntries};
-const NicheIndex& no_niches() {
-  static const NicheIndex n;
-  return n;
-}
-
 std::string describe(const WideProblem& p, const Definition* d) {
   std::string s = d != nullptr ? d->name() : "definition " + std::to_string(p.prefix.definition);
   const size_t n = d != nullptr ? d->var_axes().size() : kMaxVarAxes;
@@ -60,12 +53,32 @@ class Publisher::Impl {
     if (!known && entries_.size() >= limits_.entries_max)
       return busy("table: entries_max " + std::to_string(limits_.entries_max) + " reached");
     NICHE_RETURN_IF_ERROR(mark_dirty(key));
-    Entry& e = entries_[key];
-    drop(std::move(e.route));
-    if (e.wide) drop(std::shared_ptr<void>(std::move(e.wide)));
-    e.route = std::move(route);
-    if (key.wide()) e.wide = std::make_shared<WideEntry>(WideEntry{problem, serving_kernel(*e.route)});
+    place(key, problem, std::move(route));
     return {};
+  }
+
+  Status check_placement(const Placement& p) const {
+    std::lock_guard lock(mutex_);
+    return check(p.problem, p.route.get());
+  }
+
+  Status room(size_t placements) {
+    std::lock_guard lock(mutex_);
+    if (retired_full()) collect();
+    if (entries_.size() + placements > limits_.entries_max)
+      return busy("table: entries_max " + std::to_string(limits_.entries_max) + " leaves no room for " +
+                  std::to_string(placements) + " more");
+    return retired_full() ? stalled() : Status();
+  }
+
+  void apply(std::span<const Placement> placements) {
+    std::lock_guard lock(mutex_);
+    for (const Placement& p : placements) {
+      const ProblemKey key = pack_key(p.problem);
+      dirty_.insert(key);
+      place(key, p.problem, p.route);
+    }
+    publish();
   }
 
   Status erase(const WideProblem& problem) {
@@ -207,6 +220,10 @@ class Publisher::Impl {
     if (regions == nullptr) return nullptr;
     for (const NicheIndex::Region& r : *regions) {
       if (r.context != key.context() || !r.contains(problem.axes)) continue;
+      const Kernel* k = r.route->incumbent().get();
+      if (k != nullptr &&
+          k->refuses(problem.prefix.constraints, problem.layout, problem.axes) != FallbackReason::kNone)
+        continue;
       const auto it = regions_.find(r.id);
       return it == regions_.end() ? nullptr : it->second.route;
     }
@@ -261,6 +278,14 @@ class Publisher::Impl {
     return {};
   }
 
+  void place(const ProblemKey& key, const WideProblem& problem, std::shared_ptr<Route> route) {
+    Entry& e = entries_[key];
+    drop(std::move(e.route));
+    if (e.wide) drop(std::shared_ptr<void>(std::move(e.wide)));
+    e.route = std::move(route);
+    if (key.wide()) e.wide = std::make_shared<WideEntry>(WideEntry{problem, serving_kernel(*e.route)});
+  }
+
   // By value: the key may be the map's own.
   Status erase_entry(const ProblemKey key) {
     NICHE_RETURN_IF_ERROR(mark_dirty(key));
@@ -306,19 +331,27 @@ class Publisher::Impl {
 
   Status commit_locked() {
     if (dirty_.empty() && niches_ == published_niches_ && !forced_dirty_) return {};
-    collect();
-    if (retired_tables_ >= limits_.retired_tables_max || retired_bytes_ >= limits_.retired_bytes_max) {
+    // Not before it is needed: each scan costs a membarrier.
+    if (retired_full()) collect();
+    if (retired_full()) {
       ++coalesced_;
       if (waiting_since_ns_ == 0) waiting_since_ns_ = std::max<int64_t>(clock_->now_ns(), 1);
-      return busy("table: " + std::to_string(dirty_.size()) + " changes wait for a stalled reader (" +
-                  std::to_string(retired_tables_) + " tables, " + std::to_string(retired_bytes_) +
-                  " bytes retired)");
+      return stalled();
     }
     publish();
     return {};
   }
 
-  void apply(const ProblemKey& key) {
+  bool retired_full() const {
+    return retired_tables_ >= limits_.retired_tables_max || retired_bytes_ >= limits_.retired_bytes_max;
+  }
+  Status stalled() const {
+    return busy("table: " + std::to_string(dirty_.size()) + " changes wait for a stalled reader (" +
+                std::to_string(retired_tables_) + " tables, " + std::to_string(retired_bytes_) +
+                " bytes retired)");
+  }
+
+  void write(const ProblemKey& key) {
     const auto it = entries_.find(key);
     if (it == entries_.end() || forced_.count(key.definition()) != 0) {
       table_.erase(key);
@@ -329,8 +362,7 @@ class Publisher::Impl {
     TableSlot slot;
     slot.key = key;
     slot.route = &r;
-    slot.chunk = r.index() / kChunkRoutes;
-    slot.row = r.index() % kChunkRoutes;
+    slot.counter = ThreadState::counter_of(r.index());
     if (key.wide()) {
       slot.state = &kLongWayWord;
       slot.wide = it->second.wide.get();
@@ -346,7 +378,7 @@ class Publisher::Impl {
   }
 
   void publish() {
-    for (const ProblemKey& key : dirty_) apply(key);
+    for (const ProblemKey& key : dirty_) write(key);
     dirty_.clear();
     Snapshot* next = table_.finish(++version_, mode_ == SnapshotMode::kServing);
     next->mode = mode_;
@@ -425,13 +457,7 @@ class Publisher::Impl {
 };
 
 const Snapshot* Publisher::first_snapshot() {
-  static const Snapshot s = [] {
-    Snapshot first;
-    first.version = 1;
-    first.niches = &no_niches();
-    first.directory = kNoDirectory;
-    return first;
-  }();
+  static const Snapshot s = empty_snapshot(1, SnapshotMode::kServing);
   return &s;
 }
 
@@ -443,6 +469,9 @@ Publisher::~Publisher() = default;
 Status Publisher::put(const WideProblem& problem, std::shared_ptr<Route> route) {
   return impl_->put(problem, std::move(route));
 }
+Status Publisher::check(const Placement& placement) const { return impl_->check_placement(placement); }
+void Publisher::apply(std::span<const Placement> placements) { impl_->apply(placements); }
+Status Publisher::room(size_t placements) { return impl_->room(placements); }
 Status Publisher::erase(const WideProblem& problem) { return impl_->erase(problem); }
 Status Publisher::replace_route(const Route& from, std::shared_ptr<Route> to) {
   return to == nullptr ? invalid("replace_route: no route") : impl_->replace_route(from, to);

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "dispatch/base/clock.h"
@@ -75,6 +76,18 @@ class Publisher {
   Result<uint64_t> put_region(const RegionSpec& region);
   Status erase_region(uint64_t id);
 
+  // Would put() take it?
+  struct Placement {
+    WideProblem problem;
+    std::shared_ptr<Route> route;
+  };
+  Status check(const Placement& placement) const;
+  // Puts all and publishes, as one and at once, whoever stalls: what a group has agreed on may not wait. The
+  // bounds are the caller's to keep: it asks for room before it agrees. Requires: check() said OK to each.
+  void apply(std::span<const Placement> placements);
+  // kBusy: a bound is reached, so that an apply() of so many would exceed it.
+  Status room(size_t placements);
+
   // Publishes all changes since the last commit as one. kBusy: they wait for a stalled reader (invariant 3);
   // call again, or let poll() do it.
   Status commit();
@@ -92,6 +105,7 @@ class Publisher {
 
   // The route that answers a problem, as published; null: none. For explain and tests; takes the lock.
   std::shared_ptr<Route> find(const WideProblem& problem) const;
+  // The first region whose incumbent does not refuse the problem.
   std::shared_ptr<Route> find_region(const WideProblem& problem) const;
   PublisherStats stats() const;
 

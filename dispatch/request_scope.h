@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "dispatch/constraints.h"
+#include "dispatch/problem_key.h"
 
 namespace niche::dispatch {
 
@@ -32,16 +33,20 @@ using EpochDomain = BasicEpochDomain<RealPlatform, Snapshot>;
 // capturable kernels serve, nothing is timed or shadowed.
 enum class CaptureState : uint8_t { kNone = 0, kCaptured = 1, kUnknown = 2 };
 
+class CapturedGraph;
+
 struct RequestInfo {
   uint64_t id = 0;  // sticky id; 0: none, each call draws its own arm
   uint32_t tenant = 0;
   CaptureState capture = CaptureState::kNone;
+  CapturedGraph* graph = nullptr;  // under capture: holds what the calls use; null: the dispatcher does
 };
 
 class RequestScope {
  public:
-  RequestScope(Dispatcher& dispatcher, const RequestInfo& info);
-  ~RequestScope();
+  // Defined in dispatcher.h.
+  inline RequestScope(Dispatcher& dispatcher, const RequestInfo& info);
+  inline ~RequestScope();
   RequestScope(const RequestScope&) = delete;
   RequestScope& operator=(const RequestScope&) = delete;
 
@@ -49,11 +54,22 @@ class RequestScope {
   uint64_t table_version() const;
 
  private:
-  const EpochDomain* domain_;
-  ThreadState* thread_;  // null: detached
-  uint64_t outer_ = 0;
-  RequestInfo saved_info_;
-  const Snapshot* saved_pinned_ = nullptr;
+  // Unknown counts as captured.
+  static constexpr uint64_t demands_of(CaptureState c) {
+    return c == CaptureState::kNone ? 0 : PackedPrefix::bits_of(ConstraintSet().capturable());
+  }
+  // Inside another scope or a Call, on a detached thread, or under capture: what was before is kept in the
+  // thread's state. Static, and by value: a scope that no function takes the address of is three registers.
+  static void open_slowly(ThreadState* t, const Snapshot* newest, uint64_t id, uint32_t tenant,
+                          CaptureState capture, CapturedGraph* graph);
+  static void close_slowly(ThreadState* t);
+  static void pin(ThreadState* t, const Snapshot* table, CaptureState capture);
+  static void start_clock(ThreadState* t);
+  static void record_time(ThreadState* t);
+
+  ThreadState* thread_;  // never null
+  uint64_t entered_;
+  bool slow_;
 };
 
 }  // namespace niche::dispatch

@@ -72,13 +72,14 @@ Result<std::shared_ptr<Route>> Route::make(std::shared_ptr<RouteIndexPool> pool,
 }
 
 Route::Route(std::shared_ptr<RouteIndexPool> pool, Spec spec, uint32_t index)
-    : spec_(std::move(spec)), pool_(std::move(pool)), state_(pool_->word(index)), index_(index) {
+    : state_(pool->word(index)), spec_(std::move(spec)), pool_(std::move(pool)) {
   static std::atomic<uint64_t> made{0};
-  salt_ = mix64(made.fetch_add(1, std::memory_order_relaxed) + 0x9e3779b97f4a7c15ULL);
+  const uint64_t salt = mix64(made.fetch_add(1, std::memory_order_relaxed) + 0x9e3779b97f4a7c15ULL);
+  arms_ = {spec_.fallback.get(), spec_.incumbent.get(), spec_.challenger.get(), salt, state_, index};
   set_word(spec_.state, spec_.share);
 }
 
-Route::~Route() { pool_->give(index_); }
+Route::~Route() { pool_->give(index()); }
 
 Status Route::set_state(RolloutState s, double share) {
   NICHE_RETURN_IF_ERROR(check_state(spec_, s));

@@ -73,7 +73,7 @@ inline constexpr uint32_t kIncumbentWord = RolloutWord::make(RolloutState::kIncu
 // Dense rows of state words and their free list. One a dispatcher.
 class RouteIndexPool;
 
-class Route {
+class alignas(64) Route : public std::enable_shared_from_this<Route> {
  public:
   struct Spec {
     std::shared_ptr<const Definition> definition;
@@ -97,9 +97,20 @@ class Route {
   const std::shared_ptr<const Kernel>& challenger() const { return spec_.challenger; }
   const std::string& label() const { return spec_.label; }
   // Where this Route's counters are (counters.h). Reused some time after the Route is gone.
-  uint32_t index() const { return index_; }
+  uint32_t index() const { return arms_.index; }
   // Salt of the rollout assignment: another Route, another split of the same requests.
-  uint64_t salt() const { return salt_; }
+  uint64_t salt() const { return arms_.salt; }
+
+  // What calls read, on one line.
+  struct Arms {
+    const Kernel* fallback;
+    const Kernel* incumbent;   // may be null
+    const Kernel* challenger;  // may be null
+    uint64_t salt;
+    const std::atomic<uint32_t>* state;
+    uint32_t index;
+  };
+  const Arms& arms() const { return arms_; }
 
   RolloutWord word() const { return RolloutWord::from_bits(state_->load(std::memory_order_relaxed)); }
   RolloutState state() const { return word().state(); }
@@ -116,11 +127,10 @@ class Route {
   Route(std::shared_ptr<RouteIndexPool> pool, Spec spec, uint32_t index);
   void set_word(RolloutState s, double share);
 
+  Arms arms_;
+  std::atomic<uint32_t>* state_;
   Spec spec_;
   std::shared_ptr<RouteIndexPool> pool_;
-  std::atomic<uint32_t>* state_;
-  uint32_t index_;
-  uint64_t salt_;
 };
 
 }  // namespace niche::dispatch

@@ -28,6 +28,13 @@
 
 namespace niche::dispatch {
 
+// Where a thread keeps the counters of a route: byte offsets, so that counting costs no address arithmetic.
+struct CounterPlace {
+  uint32_t chunk = 0;  // into ThreadState::chunks
+  uint32_t row = 0;    // into the chunk's row of exact hits
+  bool operator==(const CounterPlace&) const = default;
+};
+
 // What a table entry for a wide key adds.
 struct WideEntry {
   WideProblem problem;
@@ -43,7 +50,7 @@ struct alignas(64) TableSlot {
     const WideEntry* wide;           // key.wide()
   };
   const Route* route = nullptr;
-  uint32_t chunk = 0, row = 0;  // of Route::index(), as CounterChunks are addressed
+  CounterPlace counter;  // of Route::index()
 };
 static_assert(sizeof(TableSlot) == 64);
 
@@ -54,7 +61,9 @@ struct TableShard {
   TableSlot slots[kShardSlots];
 };
 
-enum class SnapshotMode : uint8_t { kServing, kDisabled, kShutdown, kProbation };
+// The last two are no modes of a dispatcher: they mark the empty tables that send every call of a thread the
+// long way, because it cannot be attached, or is under capture.
+enum class SnapshotMode : uint8_t { kServing, kDisabled, kShutdown, kProbation, kDetached, kCapturing };
 
 struct Snapshot {
   uint64_t version = 0;  // 1, 2, ... never reused: what call-site caches compare
@@ -77,5 +86,8 @@ struct Snapshot {
     }
   }
 };
+
+// A table without entries, regions or forced kernels. Keeps nothing alive, and needs nothing alive.
+Snapshot empty_snapshot(uint64_t version, SnapshotMode mode);
 
 }  // namespace niche::dispatch

@@ -1,5 +1,6 @@
 #include "dispatch/table_writer.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -8,7 +9,6 @@
 namespace niche::dispatch {
 namespace {
 
-constexpr size_t kSpareMax = 64;
 constexpr uint64_t kMask = kShardSlots - 1;
 
 // A Snapshot and its directory in one block.
@@ -45,47 +45,41 @@ void remove_at(TableShard* shard, uint64_t hole) {
 }  // namespace
 
 TableWriter::TableWriter() {
-  empty_ = new_block();
+  empty_ = arena_.take();
   clear(empty_);
   directory_.resize(2);
   for (Shard*& s : directory_) {
     s = new Shard{empty_};
     ++live_;
   }
+  blocks_.assign(2, empty_);
 }
 
 TableWriter::~TableWriter() {
   for (uint64_t i = 0; i < directory_.size();) {
-    Shard* s = directory_[i];
+    const Shard* s = directory_[i];
     i += uint64_t{1} << (depth_ - s->depth);
-    if (s->block != empty_) std::free(s->block);
     delete s;
   }
-  std::free(empty_);
-  for (TableShard* b : replaced_) std::free(b);
-  for (TableShard* b : spare_) std::free(b);
   for (Snapshot* s : spare_snapshots_) std::free(s);
 }
 
-TableShard* TableWriter::new_block() {
-  if (!spare_.empty()) {
-    TableShard* b = spare_.back();
-    spare_.pop_back();
-    return b;
-  }
-  void* p = std::aligned_alloc(64, sizeof(TableShard));
-  if (p == nullptr) throw std::bad_alloc();
-  return static_cast<TableShard*>(p);
+// `hash`: of any key of the shard.
+void TableWriter::set_block(Shard* s, uint64_t hash, TableShard* block) {
+  s->block = block;
+  const uint64_t span = uint64_t{1} << (depth_ - s->depth);
+  const uint64_t first = hash >> (64 - s->depth) << (depth_ - s->depth);
+  std::fill_n(blocks_.begin() + static_cast<std::ptrdiff_t>(first), span, block);
 }
 
 TableWriter::Shard* TableWriter::writable(uint64_t hash) {
   Shard* s = directory_[directory_index(hash)];
   if (s->batch == batch_) return s;
-  TableShard* copy = new_block();
+  TableShard* copy = arena_.take();
   std::memcpy(static_cast<void*>(copy), s->block, sizeof(TableShard));
   if (s->block != empty_) replaced_.push_back(s->block);
-  s->block = copy;
   s->batch = batch_;
+  set_block(s, hash, copy);
   return s;
 }
 
@@ -97,12 +91,15 @@ bool TableWriter::split(uint64_t hash) {
     std::vector<Shard*> twice(directory_.size() * 2);
     for (size_t i = 0; i < twice.size(); ++i) twice[i] = directory_[i / 2];
     directory_ = std::move(twice);
+    std::vector<const TableShard*> twice_blocks(directory_.size());
+    for (size_t i = 0; i < twice_blocks.size(); ++i) twice_blocks[i] = blocks_[i / 2];
+    blocks_ = std::move(twice_blocks);
     ++depth_;
   }
-  auto* high = new Shard{new_block(), 0, s->depth + 1, batch_};
+  auto* high = new Shard{arena_.take(), 0, s->depth + 1, batch_};
   clear(high->block);
   ++live_;
-  TableShard* low = new_block();
+  TableShard* low = arena_.take();
   clear(low);
   const uint64_t bit = uint64_t{1} << (63 - s->depth);
   uint32_t low_count = 0;
@@ -118,13 +115,15 @@ bool TableWriter::split(uint64_t hash) {
     }
   }
   recycle(s->block);  // made in this batch, seen by nobody
-  s->block = low;
   s->count = low_count;
   ++s->depth;
-  // The upper half of the entries that named s.
+  const uint64_t low_hash = hash & ~bit,
+                 high_hash = hash | bit;  // of keys of either half, as far as depth goes
+  set_block(s, low_hash, low);
+  set_block(high, high_hash, high->block);
   const uint64_t span = uint64_t{1} << (depth_ - high->depth);
-  const uint64_t first = (hash >> (64 - high->depth) | 1) << (depth_ - high->depth);
-  for (uint64_t i = 0; i < span; ++i) directory_[first + i] = high;
+  const uint64_t first = high_hash >> (64 - high->depth) << (depth_ - high->depth);
+  std::fill_n(directory_.begin() + static_cast<std::ptrdiff_t>(first), span, high);
   return true;
 }
 
@@ -181,7 +180,11 @@ Snapshot* TableWriter::finish(uint64_t version, bool serving) {
   b->snapshot.version = version;
   b->snapshot.shift = serving ? 64 - depth_ : 63;
   b->snapshot.directory = b->entries;
-  for (uint64_t i = 0; i < entries; ++i) b->entries[i] = serving ? directory_[i]->block : empty_;
+  if (serving) {
+    std::copy(blocks_.begin(), blocks_.end(), b->entries);
+  } else {
+    std::fill_n(b->entries, entries, empty_);
+  }
   return &b->snapshot;
 }
 
@@ -190,13 +193,7 @@ std::vector<TableShard*> TableWriter::take_replaced() {
   return std::exchange(replaced_, {});
 }
 
-void TableWriter::recycle(TableShard* shard) {
-  if (spare_.size() < kSpareMax) {
-    spare_.push_back(shard);
-  } else {
-    std::free(shard);
-  }
-}
+void TableWriter::recycle(TableShard* shard) { arena_.give(shard); }
 
 void TableWriter::recycle(Snapshot* snapshot) {
   if (spare_snapshots_.size() < 4) {
@@ -211,7 +208,7 @@ int64_t TableWriter::bytes(const Snapshot& s) {
 }
 
 int64_t TableWriter::table_bytes() const {
-  return static_cast<int64_t>(live_ * sizeof(TableShard) + block_bytes(directory_.size()));
+  return arena_.bytes() + static_cast<int64_t>(block_bytes(directory_.size()));
 }
 
 }  // namespace niche::dispatch

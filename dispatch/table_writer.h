@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "dispatch/shard_arena.h"
 #include "dispatch/table.h"
 
 namespace niche::dispatch {
@@ -53,16 +54,19 @@ class TableWriter {
   };
   uint64_t directory_index(uint64_t hash) const { return hash >> (64 - depth_); }
   Shard* writable(uint64_t hash);
+  void set_block(Shard* shard, uint64_t hash, TableShard* block);
   bool split(uint64_t hash);
-  TableShard* new_block();
 
   std::vector<Shard*> directory_;  // 2^depth_ entries; several may name one Shard
+  // Their blocks, flat: what finish() copies. Following 4,096 Shards for it cost most of a publication at
+  // 100,000 routes.
+  std::vector<const TableShard*> blocks_;
   uint32_t depth_ = 1;
   uint64_t batch_ = 1;
   uint64_t live_ = 0;
   TableShard* empty_ = nullptr;
   std::vector<TableShard*> replaced_;
-  std::vector<TableShard*> spare_;  // at most kSpareMax, warm
+  ShardArena arena_;
   std::vector<Snapshot*> spare_snapshots_;
 };
 

@@ -70,15 +70,34 @@ struct ThreadRecords {
   }
 };
 
+ThreadState* detached_thread() {
+  // Never freed: the last destructors of a process may call.
+  static ThreadState* const state = [] {
+    auto* s = new ThreadState;
+    static const Snapshot nothing = empty_snapshot(UINT64_MAX, SnapshotMode::kDetached);
+    s->pinned = &nothing;
+    // relaxed: published by this initialisation. Above any epoch, so that guards are nested in it.
+    s->epoch.stamp.store(UINT64_MAX, std::memory_order_relaxed);
+    return s;
+  }();
+  return state;
+}
+
+const Snapshot* capturing_snapshot() {
+  static const Snapshot s = empty_snapshot(UINT64_MAX, SnapshotMode::kCapturing);
+  return &s;
+}
+
 ThreadRegistry::ThreadRegistry(uint64_t dispatcher, EpochDomain* domain, uint32_t threads_max)
     : dispatcher_(dispatcher), generation_(fork_generation()), threads_max_(threads_max), domain_(domain) {
   install_fork_handler();
+  (void)detached_thread();  // made now: attach() may be called where nothing can be made
 }
 
 ThreadRegistry::~ThreadRegistry() {
   for (const auto& s : states_) {
     for (auto& c : s->chunks) delete c.load(std::memory_order_relaxed);
-    delete_workspace(s->workspace.load(std::memory_order_relaxed));
+    delete_workspace(s->workspace.lend().block);
   }
 }
 
@@ -86,8 +105,8 @@ uint64_t ThreadRegistry::fork_generation() { return fork_count.load(std::memory_
 
 ThreadRegistry::Attached ThreadRegistry::attach() {
   // Before any lock: another thread may have held it at the fork.
-  if (forked()) return {nullptr, FallbackReason::kForked};
-  if (thread_exiting) return {nullptr, FallbackReason::kThreadExiting};
+  if (forked()) return {detached_thread(), FallbackReason::kForked};
+  if (thread_exiting) return {detached_thread(), FallbackReason::kThreadExiting};
   auto& records = ThreadRecords::mine().records;
   for (const auto& r : records) {
     if (r.dispatcher == dispatcher_) {
@@ -107,10 +126,11 @@ ThreadRegistry::Attached ThreadRegistry::attach() {
     free_.pop_back();
   } else {
     if (states_.size() >= threads_max_ || domain_ == nullptr) {
-      return {nullptr, FallbackReason::kThreadLimit};
+      return {detached_thread(), FallbackReason::kThreadLimit};
     }
     auto made = std::make_unique<ThreadState>();
     state = made.get();
+    state->outer_scopes.reserve(8);
     state->random = mix64(dispatcher_ * 0x9e3779b97f4a7c15ULL + states_.size() + 1) | 1;
     for (uint32_t i = 0; i < chunks_; ++i)
       state->chunks[i].store(new CounterChunk, std::memory_order_relaxed);
@@ -120,10 +140,9 @@ ThreadRegistry::Attached ThreadRegistry::attach() {
       char* block = new_workspace(workspace_bytes_);
       if (block == nullptr) {
         for (auto& c : state->chunks) delete c.load(std::memory_order_relaxed);
-        return {nullptr, FallbackReason::kNoWorkspace};
+        return {detached_thread(), FallbackReason::kNoWorkspace};
       }
-      state->workspace.store(block, std::memory_order_relaxed);
-      state->workspace_units.store(static_cast<uint32_t>(workspace_bytes_ / 64), std::memory_order_relaxed);
+      state->workspace.set(block, static_cast<uint32_t>(workspace_bytes_ / 64));
     }
     domain_->attach(&state->epoch);
     states_.push_back(std::move(made));
@@ -139,6 +158,9 @@ void ThreadRegistry::release(ThreadState* state) {
   // The next owner starts afresh, but for counters, rings and the random state.
   for (auto& s : state->sites) s = {};
   state->pinned = nullptr;
+  state->outer_scopes.clear();
+  state->captured = nullptr;
+  state->demands = 0;
   state->request = {};
   free_.push_back(state);
 }
@@ -166,10 +188,8 @@ Status ThreadRegistry::ensure_workspace(int64_t bytes, std::vector<std::shared_p
     char* block = new_workspace(rounded);
     if (block == nullptr)
       return busy("workspace: no memory for " + std::to_string(rounded) + " bytes a thread");
-    char* old = s->workspace.load(std::memory_order_relaxed);
-    // release, block before units: pairs with lend_workspace(), which reads units before block.
-    s->workspace.store(block, std::memory_order_release);
-    s->workspace_units.store(static_cast<uint32_t>(rounded / 64), std::memory_order_release);
+    char* old = s->workspace.lend().block;
+    s->workspace.set(block, static_cast<uint32_t>(rounded / 64));
     if (old != nullptr) retired->push_back(std::shared_ptr<void>(old, &delete_workspace));
   }
   workspace_bytes_ = rounded;

@@ -51,10 +51,49 @@ struct CounterChunk {
   OwnCounter<uint64_t> by_rung[kRungCount][kChunkRoutes];
 };
 
+// The workspace of one thread: a block that grows, and how much of it may be used.
+//
+// Roles: the registry sets, under its lock; the owner lends. Invariant: never more units than the block has
+// that is lent with them. The block before goes to the publisher's retire list.
+struct LentOrders {
+  static constexpr auto kSetBlock =
+      std::memory_order_release;  // before the units, and before its contents are used
+  static constexpr auto kSetUnits = std::memory_order_release;   // pairs with kLendUnits: the block is there
+  static constexpr auto kLendUnits = std::memory_order_acquire;  // before the block: that one or a larger
+  static constexpr auto kLendBlock = std::memory_order_acquire;  // pairs with kSetBlock
+};
+struct LentPlatform {
+  template <typename T>
+  using Atomic = std::atomic<T>;
+  using Orders = LentOrders;
+};
+template <typename P>
+struct BasicLentBlock {
+  using O = typename P::Orders;
+  typename P::template Atomic<uint32_t> units{0};
+  typename P::template Atomic<char*> block{nullptr};
+
+  void set(char* larger, uint32_t its_units) {
+    block.store(larger, O::kSetBlock);
+    units.store(its_units, O::kSetUnits);
+  }
+  struct Loan {
+    uint32_t units;
+    char* block;
+  };
+  Loan lend() const {
+    const uint32_t u = units.load(O::kLendUnits);
+    return {u, block.load(O::kLendBlock)};
+  }
+  // For decisions: what was promised before the table that counts on it was published.
+  uint32_t promised() const { return units.load(std::memory_order_relaxed); }
+};
+
 class ThreadState {
  public:
   static constexpr uint32_t kSites = 64;
   static constexpr uint32_t kEvents = 512;
+  static constexpr size_t kRungBytes = sizeof(CounterChunk::by_rung[0]);
   struct SiteEntry {
     uint64_t version = 0;  // Snapshot::version; 0: empty
     const TableSlot* slot = nullptr;
@@ -62,39 +101,56 @@ class ThreadState {
 
   // The line that every call touches.
   alignas(64) EpochDomain::Slot epoch;
-  const Snapshot* pinned = nullptr;  // of the open RequestScope
-  // Rates, as the dispatcher set them. A call is looked at when its route's count times kGolden is below
+  const Snapshot* pinned = nullptr;  // what calls in the open RequestScope see
+  uint64_t demands = 0;              // what the open RequestScope adds to each key (PackedPrefix::bits_of)
+  // Rates, as the dispatcher set them. A call is looked at when the place of its route's count is below
   // sample_below.
-  std::atomic<uint64_t> sample_below{0};
-  std::atomic<uint32_t> workspace_units{0};
-  uint64_t random = 0;  // xorshift state: assignment without a request id, sampling intervals
+  std::atomic<uint32_t> sample_below{0};
   RequestInfo request;  // of the open RequestScope; id 0: none
+  uint64_t random = 0;  // xorshift state: assignment without a request id, sampling intervals
+
+  // The line that opening and closing a RequestScope touches besides.
+  alignas(64) OwnCounter<uint64_t> requests_opened;
+  OwnCounter<uint64_t> requests_closed;
+  std::atomic<uint32_t> request_below{0};
+  uint64_t request_start_ticks = 0;  // 0: the open one is not timed
+  // Of the scopes outside the open one; seldom any.
+  struct OuterScope {
+    RequestInfo request;
+    const Snapshot* table;
+  };
+  std::vector<OuterScope> outer_scopes;
+  const Snapshot* captured = nullptr;  // under capture: the table; `pinned` is capturing_snapshot() then
 
   alignas(64) SiteEntry sites[kSites];
   alignas(64) std::atomic<CounterChunk*> chunks[kChunksMax] = {};
 
   OwnCounter<uint64_t> by_reason[kFallbackReasonCount];
-  OwnCounter<uint64_t> requests_opened, requests_closed;
-  std::atomic<uint64_t> time_below{0}, shadow_below{0}, request_below{0};
+  std::atomic<uint32_t> time_below{0}, shadow_below{0};
   std::atomic<uint32_t> challenger_shadow_every{0}, region_shadow_every{0};
-  uint64_t request_start_ticks = 0;
-  std::atomic<char*> workspace{nullptr};
+  BasicLentBlock<LentPlatform> workspace;
   SpscRing<EventRecord, kEvents> misses;
   SpscRing<EventRecord, kEvents> timings;
 
-  // Multiples of 2^64 / golden ratio fall evenly into [0, 2^64): the calls of a route that lie below 2^64 / N
-  // are one in N, at distances that never settle into a period (Weyl, Knuth 6.4): a fixed stride would lock
-  // on to a model's layers.
-  static constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
-  static constexpr uint64_t below(uint32_t every) { return every == 0 ? 0 : UINT64_MAX / every; }
+  // Multiples of 2^32 / golden ratio fall evenly into [0, 2^32): the calls of a route whose place is below
+  // 2^32 / N are one in N, at distances that never settle into a period (Weyl, Knuth 6.4): a fixed stride
+  // would lock on to a model's layers. 32 bits: the factor is part of the instruction.
+  static constexpr uint32_t place_of(uint64_t count) { return static_cast<uint32_t>(count) * 0x9e3779b9u; }
+  static constexpr uint32_t below(uint32_t every) { return every == 0 ? 0 : UINT32_MAX / every; }
 
-  OwnCounter<uint64_t>& count(uint32_t route_index, Rung rung) {
-    return count(route_index / kChunkRoutes, route_index % kChunkRoutes, rung);
+  static CounterPlace counter_of(uint32_t route_index) {
+    return {static_cast<uint32_t>(route_index / kChunkRoutes * sizeof(chunks[0])),
+            static_cast<uint32_t>(route_index % kChunkRoutes * sizeof(OwnCounter<uint64_t>))};
   }
-  OwnCounter<uint64_t>& count(uint32_t chunk, uint32_t row, Rung rung) {
+  OwnCounter<uint64_t>& count(CounterPlace at, Rung rung) {
     // relaxed: the chunk was stored before the table that names the route was published (invariant 3).
-    CounterChunk* c = chunks[chunk].load(std::memory_order_relaxed);
-    return c->by_rung[static_cast<int>(rung)][row];
+    const auto* chunk =
+        reinterpret_cast<const std::atomic<CounterChunk*>*>(reinterpret_cast<const char*>(chunks) + at.chunk);
+    char* row = reinterpret_cast<char*>(chunk->load(std::memory_order_relaxed)) + at.row;
+    return *reinterpret_cast<OwnCounter<uint64_t>*>(row + static_cast<size_t>(rung) * kRungBytes);
+  }
+  OwnCounter<uint64_t>& count(uint32_t route_index, Rung rung) {
+    return count(counter_of(route_index), rung);
   }
   // xorshift64*: good enough to split calls and to jitter intervals.
   uint64_t next_random() {
@@ -115,14 +171,22 @@ struct ThreadFastPath {
 // initial-exec: a plain load through fs, also inside libniche.so (16 bytes of static TLS).
 extern constinit thread_local ThreadFastPath thread_fast_path __attribute__((tls_model("initial-exec")));
 
+// What stands in for the state of a thread that has none (a forked child, a dying thread, the thread limit),
+// so that the hot path need not ask: it is inside an empty table of mode kDetached for ever, and never
+// written but for its stamp, by its own value.
+ThreadState* detached_thread();
+
+// An empty table of mode kCapturing.
+const Snapshot* capturing_snapshot();
+
 class ThreadRegistry : public std::enable_shared_from_this<ThreadRegistry> {
  public:
   ThreadRegistry(uint64_t dispatcher, EpochDomain* domain, uint32_t threads_max);
   ~ThreadRegistry();
 
   struct Attached {
-    ThreadState* state;
-    FallbackReason why;  // where state is null
+    ThreadState* state;  // never null; detached(): this thread cannot be attached
+    FallbackReason why;  // then: why
   };
   // This thread's state, made or recycled at need.
   Attached attach();

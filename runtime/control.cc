@@ -149,6 +149,7 @@ void Control::tick(int64_t now_ns) {
   }
   publish_dirty();
   core_->dispatcher().publisher().poll();
+  core_->dispatcher().graphs().poll(core_->dispatcher().publisher());
   core_->shadow().refill(now_ns - last_shadow_refill_ns_);
   last_shadow_refill_ns_ = now_ns;
   background_wake_.notify_one();

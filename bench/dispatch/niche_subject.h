@@ -44,7 +44,7 @@ class NicheSubject {
   class Reader {
    public:
     explicit Reader(NicheSubject& s) : d_(*s.d_), site_(s.site_) {}
-    const Kernel* call(const Axes& a) {
+    [[gnu::noinline]] const Kernel* call(const Axes& a) {
       dispatch::Dispatcher::Call call(d_);
       const dispatch::ProblemKey key = call.pack(site_, dispatch::LayoutClass::plain(6), a.v);
       return call.decide(site_, key, a.v).kernel;

@@ -42,6 +42,7 @@ struct ModelPlatform {
   static bool asymmetric_available() { return true; }
   static void light_fence() { WeakMemory::current()->light_fence(); }
   static void heavy_fence() { WeakMemory::current()->heavy_fence(); }
+  static uint64_t fresh_zero() { return 0; }
 };
 
 struct Box {

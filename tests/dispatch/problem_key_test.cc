@@ -94,7 +94,8 @@ TEST(ProblemKey, FurtherDemandsOfAScopeAreAdded) {
   p.prefix.definition = 9;
   p.prefix.constraints = ConstraintSet().deterministic();
   const ProblemKey k =
-      pack_key(PackedPrefix(p.prefix).with(ConstraintSet().capturable()), p.prefix, p.layout, p.axes);
+      pack_key(PackedPrefix(p.prefix).with(PackedPrefix::bits_of(ConstraintSet().capturable())), p.prefix,
+               p.layout, p.axes);
   EXPECT_EQ(k.constraints(), ConstraintSet().deterministic().capturable());
 }
 

@@ -18,7 +18,7 @@ ProblemKey key(uint64_t i) {
 TableSlot slot(uint64_t i, uint32_t value) {
   TableSlot s;
   s.key = key(i);
-  s.row = value;
+  s.counter.row = value;
   return s;
 }
 
@@ -58,7 +58,7 @@ TEST(TableWriter, AgreesWithAMapAndLeavesOldSnapshotsAlone) {
         const auto it = o.truth.find(k);
         ASSERT_EQ(found != nullptr, it != o.truth.end()) << "key " << k << " version " << o.snapshot->version;
         if (found != nullptr) {
-          ASSERT_EQ(found->row, it->second);
+          ASSERT_EQ(found->counter.row, it->second);
         }
       }
     }

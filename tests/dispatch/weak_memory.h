@@ -119,6 +119,26 @@ class WeakMemory {
     return before.value;
   }
 
+  bool compare_exchange(int at, uint64_t expected, uint64_t value, std::memory_order order) {
+    if (running_ < 0) {
+      if (locations_[static_cast<size_t>(at)].stores.back().value != expected) return false;
+      store(at, value, order);
+      return true;
+    }
+    step({Kind::kStore, at, settles(order)});
+    Location& l = locations_[static_cast<size_t>(at)];
+    const Store before = l.stores.back();
+    if (before.release && order != std::memory_order_relaxed && order != std::memory_order_release)
+      take(before);
+    me().view[static_cast<size_t>(at)] = static_cast<int>(l.stores.size()) - 1;
+    if (before.value != expected) {
+      if (order == std::memory_order_seq_cst) settle();
+      return false;
+    }
+    append(at, value, order);
+    return true;
+  }
+
   void light_fence() {
     step({Kind::kLight});
     join(me().view, heavy_view_);
@@ -384,6 +404,9 @@ class ModelAtomic {
       : at_(WeakMemory::current()->add_location(bits(value))) {}  // NOLINT: as std::atomic
   T load(std::memory_order o) const { return value(WeakMemory::current()->load(at_, o)); }
   void store(T v, std::memory_order o) { WeakMemory::current()->store(at_, bits(v), o); }
+  bool compare_exchange(T expected, T v, std::memory_order o) {
+    return WeakMemory::current()->compare_exchange(at_, bits(expected), bits(v), o);
+  }
   T exchange(T v, std::memory_order o) { return value(WeakMemory::current()->exchange(at_, bits(v), o)); }
 
  private:

@@ -1,0 +1,247 @@
+// record_regions: times of real kernels over a variable axis, for `regret`: conv1d (1 x 96 x L, 96 outputs, 3
+// taps, fp32) at each prompt length L of a trace. Kernels are points of the CPU template families, compiled
+// here; the library is oneDNN, once with plain layouts and once with blocked ones (both conversions in the
+// call).
+//
+//   record_regions --trace FILE --out FILE [--kernels 6] [--length-max 4096] [--every 1]
+//
+// One thread. A round times every subject once at a length, in random order; each time is the median of five
+// rounds, two independent times a subject: decisions are made by the first, judged by the second. The kernels
+// kept are those that together lose least at eight lengths, of the families' seeds and 40 random points.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <random>
+#include <unordered_map>
+
+#include "bench/dispatch/trace.h"
+#include "bench/ops_cpu/kernels.h"
+#include "dispatch/devices/cpu/cpu_info.h"
+#include "dispatch/devices/cpu/cycle_clock.h"
+#include "evolve/session/session.h"
+#include "runtime/ops/cpu/families.h"
+#include "runtime/ops/cpu/gemm_families.h"
+
+// Of the OpenMP runtime that oneDNN may have been built with.
+extern "C" [[gnu::weak]] void omp_set_num_threads(int);
+
+namespace {
+
+using namespace niche;
+using namespace niche::dispatch;
+
+constexpr int64_t kChannels = 96, kTaps = 3;
+
+std::shared_ptr<const OpSchema> conv1d_schema() {
+  auto s = std::make_shared<OpSchema>();
+  s->op = "conv1d";
+  s->axes = {{"B", AxisKind::kVar},    {"L", AxisKind::kVar},   {"Ci", AxisKind::kConst},
+             {"Co", AxisKind::kConst}, {"K", AxisKind::kConst}, {"Lo", AxisKind::kDerived}};
+  s->args = {{"x", ArgRole::kIn, "T", {0, 2, 1}},
+             {"weight", ArgRole::kIn, "T", {3, 2, 4}, false, true},
+             {"bias", ArgRole::kIn, "T", {3}, true, true},
+             {"y", ArgRole::kOut, "T", {0, 3, 5}}};
+  s->attrs = {{"padding", 1}, {"has_bias", 0}};
+  s->dtypes = {"f32"};
+  return s;
+}
+
+// A convolution of oneDNN at one length: primitives made beforehand, as a cache hit would find them.
+class OneDnnConv {
+ public:
+  OneDnnConv(const dnnl::engine& engine, int64_t length, bool blocked, float* x, float* w, float* y)
+      : engine_(engine), stream_(engine) {
+    using tag = dnnl::memory::format_tag;
+    using dt = dnnl::memory::data_type;
+    const dnnl::memory::dims xd{1, kChannels, length}, wd{kChannels, kChannels, kTaps}, yd = xd, one{1},
+                                                                                        pad{1};
+    const tag layout = blocked ? tag::any : tag::ncw;
+    const dnnl::memory::desc xm(xd, dt::f32, layout), wm(wd, dt::f32, tag::any), ym(yd, dt::f32, layout);
+    const auto forward = dnnl::prop_kind::forward_inference;
+    const auto algorithm = dnnl::algorithm::convolution_auto;
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl::convolution_forward::primitive_desc pd(engine, forward, algorithm, xm, wm, ym, one, pad, pad);
+#else
+    const dnnl::convolution_forward::desc d(forward, algorithm, xm, wm, ym, one, pad, pad);
+    const dnnl::convolution_forward::primitive_desc pd(d, engine);
+#endif
+    conv_ = dnnl::convolution_forward(pd);
+    plain_x_ = dnnl::memory({xd, dt::f32, tag::ncw}, engine, x);
+    plain_y_ = dnnl::memory({yd, dt::f32, tag::ncw}, engine, y);
+    dnnl::memory plain_w({wd, dt::f32, tag::oiw}, engine, w);
+    w_ = dnnl::memory(pd.weights_desc(), engine);
+    dnnl::reorder(plain_w, w_).execute(stream_, plain_w, w_);
+    x_ = pd.src_desc() == plain_x_.get_desc() ? plain_x_ : dnnl::memory(pd.src_desc(), engine);
+    y_ = pd.dst_desc() == plain_y_.get_desc() ? plain_y_ : dnnl::memory(pd.dst_desc(), engine);
+    if (x_ != plain_x_) in_ = dnnl::reorder(plain_x_, x_);
+    if (y_ != plain_y_) out_ = dnnl::reorder(y_, plain_y_);
+    stream_.wait();
+  }
+  void run() {
+    if (x_ != plain_x_) in_.execute(stream_, plain_x_, x_);
+    conv_.execute(stream_, {{DNNL_ARG_SRC, x_}, {DNNL_ARG_WEIGHTS, w_}, {DNNL_ARG_DST, y_}});
+    if (y_ != plain_y_) out_.execute(stream_, y_, plain_y_);
+    stream_.wait();
+  }
+
+ private:
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  dnnl::convolution_forward conv_;
+  dnnl::reorder in_, out_;
+  dnnl::memory plain_x_, plain_y_, x_, w_, y_;
+};
+
+double median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<long>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+int fail(const std::string& what) {
+  std::fprintf(stderr, "record_regions: %s\n", what.c_str());
+  return 1;
+}
+
+int run(int argc, char** argv) {
+  std::string trace, out;
+  size_t kernels_max = 6;
+  int64_t length_max = 4096;
+  size_t every = 1;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string a = argv[i], v = argv[i + 1];
+    if (a == "--trace")
+      trace = v;
+    else if (a == "--out")
+      out = v;
+    else if (a == "--kernels")
+      kernels_max = static_cast<size_t>(std::atoi(v.c_str()));
+    else if (a == "--length-max")
+      length_max = std::atoll(v.c_str());
+    else if (a == "--every")
+      every = static_cast<size_t>(std::max(1, std::atoi(v.c_str())));
+    else
+      return fail("what is '" + a + "'?");
+  }
+  if (trace.empty() || out.empty()) return fail("--trace FILE and --out FILE are needed");
+  auto stream = bench::read_prompt_lengths(trace);
+  if (!stream.ok()) return fail(stream.status().to_string());
+  std::vector<int64_t> lengths;
+  for (const int64_t l : *stream)
+    if (l <= length_max) lengths.push_back(l);
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+
+  auto definition =
+      *Definition::make(conv1d_schema(), kF32, {{"Ci", kChannels}, {"Co", kChannels}, {"K", kTaps}});
+  std::vector<float> w(static_cast<size_t>(kChannels * kChannels * kTaps));
+  std::vector<float> x(static_cast<size_t>(kChannels * length_max)), y(x.size());
+  std::mt19937 rng(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (auto* v : {&w, &x})
+    for (float& f : *v) f = uniform(rng);
+  void* p[4] = {x.data(), w.data(), nullptr, y.data()};
+  long axes[6] = {1, 0, kChannels, kChannels, kTaps, 0};
+  const auto args = [&](int64_t length) {
+    axes[1] = axes[5] = static_cast<long>(length);
+    return NicheKernelArgs{p, axes, definition->attrs().data(), nullptr, nullptr};
+  };
+
+  char scratch[] = "/tmp/niche_record_XXXXXX";
+  if (mkdtemp(scratch) == nullptr) return fail("mkdtemp");
+  auto toolchain = evolve::CppToolchain::find("", scratch);
+  if (!toolchain.ok()) return fail(toolchain.status().to_string());
+  evolve::FamilyRegistry families;
+  ops_cpu::add_conv1d_direct(families);
+  ops_cpu::add_conv1d_winograd(families);
+  auto loaded =
+      bench::load_kernels(families, **toolchain, evolve::detect_target(1), *definition, 20, args(256));
+  std::filesystem::remove_all(scratch);
+  if (!loaded.ok()) return fail(loaded.status().to_string());
+  std::vector<bench::LoadedKernel> kernels = std::move(*loaded);
+
+  const SystemClock clock;
+  const CycleClock rate = CycleClock::calibrate(clock, 100'000'000);
+  const auto time_us = [&](const std::function<void()>& f, int repeats) {
+    const uint64_t t0 = cycles();
+    for (int i = 0; i < repeats; ++i) f();
+    return rate.ns(cycles() - t0) / 1000 / repeats;
+  };
+  // Two independent medians of five a subject, in µs.
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const auto measure = [&](int64_t length, const std::vector<size_t>& who) {
+    OneDnnConv plain(engine, length, false, x.data(), w.data(), y.data());
+    OneDnnConv blocked(engine, length, true, x.data(), w.data(), y.data());
+    std::vector<std::function<void()>> subjects{[&] { plain.run(); }, [&] { blocked.run(); }};
+    for (const size_t k : who) subjects.push_back([&, k] { kernels[k].run(args(length)); });
+    std::vector<std::vector<double>> samples(subjects.size());
+    std::vector<int> repeats;
+    for (auto& s : subjects) s(), repeats.push_back(std::clamp(static_cast<int>(200 / time_us(s, 1)), 1, 50));
+    std::vector<size_t> order(subjects.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    for (int round = 0; round < 10; ++round) {
+      std::shuffle(order.begin(), order.end(), rng);
+      for (const size_t s : order) samples[s].push_back(time_us(subjects[s], repeats[s]));
+    }
+    std::vector<std::pair<double, double>> us;
+    for (auto& s : samples)
+      us.push_back({median({s.begin(), s.begin() + 5}), median({s.begin() + 5, s.end()})});
+    return us;
+  };
+
+  // Which kernels: greedily, each the one that lowers the sum of the best relative times most.
+  std::vector<size_t> all(kernels.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+  std::vector<std::vector<double>> relative;
+  for (size_t i = 0; i < 8; ++i) {
+    const auto us = measure(lengths[(2 * i + 1) * lengths.size() / 16], all);
+    double best = 1e300;
+    for (const auto& t : us) best = std::min(best, t.first);
+    relative.emplace_back();
+    for (size_t k = 2; k < us.size(); ++k) relative.back().push_back(us[k].first / best);
+  }
+  std::vector<size_t> chosen;
+  std::vector<double> best_so_far(relative.size(), 1e9);
+  while (chosen.size() < std::min(kernels_max, kernels.size())) {
+    size_t pick = 0;
+    double least = 1e300;
+    for (const size_t k : all) {
+      double sum = 0;
+      for (size_t i = 0; i < relative.size(); ++i) sum += std::min(best_so_far[i], relative[i][k]);
+      if (std::count(chosen.begin(), chosen.end(), k) == 0 && sum < least) least = sum, pick = k;
+    }
+    chosen.push_back(pick);
+    for (size_t i = 0; i < relative.size(); ++i) best_so_far[i] = std::min(best_so_far[i], relative[i][pick]);
+  }
+
+  FILE* f = std::fopen(out.c_str(), "w");
+  if (f == nullptr) return fail("cannot write " + out);
+  std::fprintf(f,
+               "# conv1d 1x%ldxL, %ld outputs, %ld taps, padding 1, fp32, one thread: µs, two independent "
+               "medians of five\n",
+               static_cast<long>(kChannels), static_cast<long>(kChannels), static_cast<long>(kTaps));
+  std::fprintf(f, "# %s; %s; oneDNN %d.%d.%d; %s\n", CpuInfo::detect().model_name.c_str(),
+               (*toolchain)->version().c_str(), DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH,
+               NICHE_COMMIT);
+  std::fprintf(f, "L,library:onednn plain,library:onednn blocked");
+  for (const size_t k : chosen) std::fprintf(f, ",%s", kernels[k].name().c_str());
+  std::fprintf(f, "\n");
+  for (size_t i = 0; i < lengths.size(); i += every) {
+    std::fprintf(f, "%ld", static_cast<long>(lengths[i]));
+    for (const auto& [a, b] : measure(lengths[i], chosen)) std::fprintf(f, ",%.4g;%.4g", a, b);
+    std::fprintf(f, "\n");
+    if (i % 64 == 0) std::fprintf(stderr, "\r%zu of %zu", i, lengths.size());
+  }
+  std::fprintf(stderr, "\n");
+  return std::fclose(f) == 0 ? 0 : fail("cannot write " + out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (omp_set_num_threads != nullptr) omp_set_num_threads(1);
+  return run(argc, argv);
+}
