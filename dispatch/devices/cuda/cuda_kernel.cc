@@ -83,7 +83,9 @@ Result<BoundCudaPhase> bind_phase(const CudaPhase& p, const CudaKernelSpec& spec
   b.shared_bytes = static_cast<unsigned>(p.shared_bytes);
   b.cluster = static_cast<unsigned>(p.cluster);
   b.overlap = p.overlap;
-  b.blocks_max = static_cast<unsigned>(p.blocks_per_sm * module.device().info().sm_count);
+  int multiprocessors = module.device().info().sm_count;
+  if (spec.plan.sm_count > 0) multiprocessors = std::min(multiprocessors, spec.plan.sm_count);
+  b.blocks_max = static_cast<unsigned>(p.blocks_per_sm * multiprocessors);
   return b;
 }
 

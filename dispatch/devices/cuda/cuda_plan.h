@@ -38,6 +38,9 @@ struct CudaLaunchPlan {
   static constexpr int kPhasesMax = 4;
   std::vector<CudaPhase> phases;  // in order on one stream
   int64_t workspace_bytes = 0;    // per call, the maximum over the Guard
+  // Multiprocessors that persistent grids, and the workspace of those that leave something a block, were
+  // sized for: on a larger device the grids stay at this size. 0: nothing depends on it.
+  int sm_count = 0;
 };
 
 }  // namespace niche::dispatch

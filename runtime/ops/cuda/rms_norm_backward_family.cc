@@ -209,6 +209,7 @@ class RmsNormBackwardFamily : public CudaSpaceFamily {
     columns.overlap = v["overlap"] != 0;
     s.plan.phases = {rows, columns};
     s.plan.workspace_bytes = int64_t{4} * n * v["persist"] * t.sm_count;
+    s.plan.sm_count = t.sm_count;
     s.properties.batch_invariant = false;  // dw depends on how the rows fall to blocks
     s.limits = any_problem(d, v["vec"] * element_bytes(d));
     s.kernel_name = kernel_name(d, t, point);

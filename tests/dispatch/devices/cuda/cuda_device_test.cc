@@ -148,6 +148,15 @@ TEST_F(CudaDeviceTest, PersistentGridIsBoundedByTheDevice) {
   EXPECT_EQ((*kernel)->blocks(0, none), 1u);
 }
 
+TEST_F(CudaDeviceTest, GridNeverOutgrowsTheWorkspaceThatItWasSizedWith) {
+  CudaKernelSpec s = spec();
+  s.plan.sm_count = 100;  // the fake device has 132
+  const auto kernel = load(std::move(s));
+  ASSERT_TRUE(kernel.ok());
+  const long many[] = {100000, 64};
+  EXPECT_EQ((*kernel)->blocks(0, many), 200u);
+}
+
 TEST_F(CudaDeviceTest, RefusedLaunchIsRememberedInTheDevicesHealth) {
   const auto kernel = load();
   ASSERT_TRUE(kernel.ok());
