@@ -3,7 +3,8 @@
 # of every template compile for each architecture that their Guards name. Within 8 minutes on two cores.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 ./dev build cuda-core dispatch_cuda_device_test evolve_cuda_toolchain_test ops_cuda_families_test ops_cuda_compile_test \
-  niche_cuda_bench >build-cuda-core.log 2>&1 || { tail -n 40 build-cuda-core.log; exit 1; }
-rm -f build-cuda-core.log
+  niche_cuda_bench >"$log" 2>&1 || { tail -n 40 "$log"; exit 1; }
 ctest --test-dir build/cuda-core --output-on-failure -j"$(nproc)" -R 'Cuda|Cubin|Architectures'
