@@ -4,8 +4,9 @@ include(CMakePackageConfigHelpers)
 
 # What runtime/runtime.h and runtime/torch/torch.h include, and what an operator in a shared object needs.
 set(_public_headers
-  dispatch/call_site.h dispatch/captured_graph.h dispatch/constraints.h dispatch/counters.h dispatch/definition.h dispatch/dispatcher.h dispatch/dtype.h
-  dispatch/epoch.h dispatch/fallback_reason.h dispatch/kernel.h dispatch/kernel_abi.h dispatch/niche_index.h dispatch/op_spec.h
+  dispatch/call_site.h dispatch/captured_graph.h dispatch/constraints.h dispatch/counters.h dispatch/definition.h
+  dispatch/dispatcher.h dispatch/dtype.h dispatch/epoch.h dispatch/fallback_reason.h dispatch/kernel.h dispatch/kernel_abi.h
+  dispatch/niche_index.h dispatch/op_spec.h
   dispatch/problem_key.h dispatch/published_kernel.h dispatch/publisher.h dispatch/request_scope.h dispatch/route.h
   dispatch/table.h dispatch/thread_state.h
   dispatch/base/clock.h dispatch/base/hash.h dispatch/base/log.h dispatch/base/status.h
