@@ -9,34 +9,36 @@
 //
 // A call (hot path):
 //
-//   int64_t var[kMaxVarAxes] = {batch, length};                              // Definition::var_axes() order,
-//   rest 0
+//   int64_t var[kMaxVarAxes] = {batch, length};            // Definition::var_axes() order, rest 0
 //   {
-//     Dispatcher::Call call(*d);                                             // epoch: spans the kernel's run
+//     Dispatcher::Call call(*d);                           // epoch: spans the kernel's run
 //     const ProblemKey key = call.pack(site, LayoutClass::plain_at(ored_pointers), var);
 //     const Decision dec = call.decide(site, key, var);
-//     CallFrame frame{&definition, &args, native};                           // args.packed: see
-//     Kernel::pack_slot call.lend_workspace(frame); const uint64_t t0 = dec.time ? cycles() : 0;
+//     CallFrame frame{&definition, &args, native};         // args.packed: see Kernel::pack_slot
+//     call.lend_workspace(frame);
+//     const uint64_t t0 = dec.time ? cycles() : 0;
 //     dec.kernel->launch(*dec.kernel, frame, executor);
 //     if (dec.time) call.record_time(dec, key, var, cycles() - t0);
-//     if (dec.shadow) ...                                                    // also run dec.shadow off the
-//     answer's path
+//     if (dec.shadow) ...                                  // also run dec.shadow off the answer's path
 //   }
 //   // a binding without packed constants: dec = call.fall_back(site, dec, FallbackReason::kNotPacked);
 //   // a foreign tensor: Decision dec = call.fall_back(site, FallbackReason::kRequiresGrad);
 //
 // The control plane (any thread):
 //
-//   auto kernel = load_cpu_kernel({...}, module).value();                    // devices/cpu/cpu_kernel.h
-//   d->reserve_workspace(kernel->plan.workspace_bytes);                      // before publication
-//   auto route = d->make_route({definition, d->fallback(def, form), nullptr, kernel, RolloutState::kCanary,
-//   0.01}).value(); d->publisher().put(problem, route);  d->publisher().put_region({site.prefix(),
-//   kernel->guard, route}); d->publisher().commit(); route->roll_back(); // acts on the next call
-//   d->drain([](const EventRecord& e) { ... });  d->counts(*route);  d->totals();  d->publisher().poll();
+//   auto kernel = load_cpu_kernel({...}, module).value();  // devices/cpu/cpu_kernel.h
+//   d->reserve_workspace(kernel->plan.workspace_bytes);    // before publication
+//   auto route = d->make_route({definition, d->fallback(def, form), nullptr, kernel,
+//                               RolloutState::kCanary, 0.01}).value();
+//   d->publisher().put(problem, route);
+//   d->publisher().put_region({site.prefix(), kernel->guard, route});
+//   d->publisher().commit();
+//   route->roll_back();                                    // acts on the next call
+//   d->drain([](const EventRecord& e) { ... });
+//   d->counts(*route), d->totals(), d->publisher().poll();
 //
 // Roles, progress, reclamation: thread_state.h, epoch.h, publisher.h. A Dispatcher is shared (shared_ptr) by
-// all who hold call sites; shut_down() sends every later call to its fallback. Cost: see docs/dispatch.md;
-// Call + pack + decide about 10 ns among 1,024 routes in random order, 4 ns at a site that repeats.
+// all who hold call sites; shut_down() sends every later call to its fallback. Cost: docs/dispatch.md has figures.
 #pragma once
 
 #include <atomic>

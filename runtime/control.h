@@ -100,7 +100,9 @@ class Control {
     int tried = 0, tried_earlier = 0, session_kernels = 0;  // earlier: in sessions before the last
     int64_t session_since_ns = 0;
     std::array<uint64_t, evolve::kGateCount> rejected{}, rejected_earlier{};
-    bool dirty = false;  // the board changed: publish at the end of the tick
+    bool dirty = false;           // the board changed: publish at the end of the tick
+    bool yielding = false;        // the last session was asked to end for another Definition's sake
+    std::string publish_failure;  // the last one that was told
   };
   struct Event {
     int64_t unix_ns;

@@ -84,7 +84,8 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       if (failed) ++counters_.sessions_failed;
       ended_sessions_cpu_ += running_sessions_cpu_;
       running_sessions_cpu_ = 0;
-      const Planner::Outcome outcome = outcome_of(e, d.session_kernels);
+      Planner::Outcome outcome = outcome_of(e, d.session_kernels);
+      if (outcome == Planner::Outcome::kNothing && d.yielding) outcome = Planner::Outcome::kYielded;
       planner_.session_ended(d.known.id, outcome, now_ns);
       // What is left to gain, for the ranking: little once a session found its best, nothing where it found
       // none.
@@ -137,8 +138,11 @@ void Control::plan(int64_t now_ns) {
   for (const auto& [id, s] : sessions_) s->set_paused(!reason.empty());
   if (!reason.empty()) return;
   for (const auto& [id, s] : sessions_) {
-    const DefinitionState& d = *definitions_.at(id);
-    if (planner_.should_yield({id, d.session_kernels, d.tried, d.best_seen}, ranking_, now_ns)) s->stop();
+    DefinitionState& d = *definitions_.at(id);
+    if (planner_.should_yield({id, d.session_kernels, d.tried, d.best_seen}, ranking_, now_ns)) {
+      d.yielding = true;
+      s->stop();
+    }
   }
   if (const telemetry::HotDefinition* hot = planner_.next(ranking_, c, &plan_idle_))
     start_session(*hot, now_ns);
@@ -165,6 +169,7 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   worker.args = config.worker_args;
   worker.nice = config.session_nice;
   d.session_kernels = 0;
+  d.yielding = false;
   d.tried_earlier += std::exchange(d.tried, 0);
   d.rejected_earlier = d.rejected;
   d.best_seen = 0;

@@ -132,13 +132,16 @@ void Control::check_bindings() {
 void Control::publish_dirty() {
   for (auto& [id, d] : definitions_) {
     if (!d->dirty) continue;
-    d->dirty = false;
     const Status s = d->board.publish();
-    if (s.ok()) continue;
-    if (s.code() == dispatch::Code::kBusy)
+    d->dirty = d->board.unpublished();
+    if (s.ok()) {
+      d->publish_failure.clear();
+    } else if (s.code() == dispatch::Code::kBusy) {
       ++counters_.publish_waits;
-    else
-      event("publication", d->known.definition->name(), s.to_string(), LogLevel::kWarning);
+    } else if (d->publish_failure != s.to_string()) {  // told once, tried again every tick
+      d->publish_failure = s.to_string();
+      event("publication", d->known.definition->name(), d->publish_failure, LogLevel::kWarning);
+    }
   }
 }
 

@@ -64,7 +64,10 @@ bool LatencyWatch::advance(bool running, int64_t now_ns) {
     cusum_ = 0;
     ++pauses_;
   } else if (now_ns - since_ns_ > kCalmNs) {
-    pause_ns_ /= 2;
+    if (now_ns - std::max(since_ns_, calm_since_ns_) > kCalmNs) {
+      pause_ns_ /= 2;
+      calm_since_ns_ = now_ns;
+    }
     if (seen_any_ && measuring_until_ns_ == 0 && now_ns - quiet_seen_ns_ > options_.quiet_age_ns_max)
       measuring_until_ns_ = now_ns + options_.measure_ns_max;
   }

@@ -61,7 +61,7 @@ class LatencyWatch {
   int64_t tuning_ = 0, slow_ = 0;
   bool seen_any_ = false;
   int64_t quiet_seen_ns_ = 0;  // when quiet requests were last measured
-  int64_t paused_until_ns_ = 0, pause_ns_ = 0;
+  int64_t paused_until_ns_ = 0, pause_ns_ = 0, calm_since_ns_ = 0;
   int64_t measuring_until_ns_ = 0;
   uint64_t pauses_ = 0;
 };

@@ -106,6 +106,9 @@ void Planner::session_ended(uint32_t definition, Outcome outcome, int64_t now_ns
       r.without_gain = 0;
       rest = kRestAfterGain;
       break;
+    case Outcome::kYielded:
+      rest = kRestAfterGain;
+      break;
     case Outcome::kNothing:
       rest = std::min(kRestMax, kRestFirst * std::exp2(r.without_gain++));
       break;

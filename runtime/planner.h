@@ -64,6 +64,7 @@ class Planner {
   enum class Outcome : uint8_t {
     kGained,   // committed a kernel
     kNothing,  // searched, found nothing faster
+    kYielded,  // ended for another's sake before it could
     kRefused,  // the worker cannot evolve this operator
     kBusy,     // another process holds the lease
     kBroken,   // the worker died

@@ -159,17 +159,23 @@ Status RouteBoard::publish() {
   const auto keep_first = [&](Status s) {
     if (first.ok() && !s.ok()) first = std::move(s);
   };
+  std::vector<dispatch::ProblemKey> failed;  // the next publish() tries them again
   if (changed_) {
     for (auto& [key, seen] : problems_) keep_first(publish_problem(seen));
     keep_first(publish_regions());
+    forget_unused_routes();
+    changed_ = !first.ok();
   } else {
-    for (const dispatch::ProblemKey& key : fresh_)
-      if (const auto at = problems_.find(key); at != problems_.end()) keep_first(publish_problem(at->second));
+    for (const dispatch::ProblemKey& key : fresh_) {
+      const auto at = problems_.find(key);
+      if (at == problems_.end()) continue;
+      Status s = publish_problem(at->second);
+      if (!s.ok()) failed.push_back(key);
+      keep_first(std::move(s));
+    }
   }
+  fresh_ = std::move(failed);
   keep_first(dispatcher_.publisher().commit());
-  if (changed_) forget_unused_routes();
-  fresh_.clear();
-  changed_ = false;
   return first;
 }
 

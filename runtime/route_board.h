@@ -58,7 +58,9 @@ class RouteBoard {
   // ---- effects
   // Makes the table what the board says: new problems alone, or everything after a change. kBusy: it waits
   // for a stalled reader and will be published by poll().
+  // What failed stays to be published: unpublished() says so, and the next publish() tries it again.
   dispatch::Status publish();
+  bool unpublished() const { return changed_ || !fresh_.empty(); }
   // State of every route that has the challenger. Acts on the next call; no publication.
   void set_rollout(dispatch::RolloutState state, double share);
   // Takes a kernel out of every route at once, then publishes without it.

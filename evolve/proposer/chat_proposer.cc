@@ -133,12 +133,16 @@ Result<ProposalReply> ChatProposer::propose(const ProposalRequest& request) {
   for (int negotiations = 0;;) {
     NICHE_RETURN_IF_ERROR(budget_.reserve(input_guess, request.tokens_max));
     Attempt a = attempt(request, request.seconds_max - (now_seconds() - start));
-    // What was begun is paid for, whether or not it was any use. A cut stream brings no usage.
+    // What was begun is paid for, whether or not it was any use. A cut stream brings no usage, and what a model
+    // thought is not in its text: then everything that was reserved counts.
     if (a.billed) {
       Usage& u = a.answer.usage;
       u.estimated = u.input_tokens == 0 || !a.answer.complete;
       if (u.input_tokens == 0) u.input_tokens = input_guess;
-      u.output_tokens = std::max(u.output_tokens, u.estimated ? estimate_tokens(a.answer.text.size()) : 0);
+      if (!a.answer.complete)
+        u.output_tokens = std::max(u.output_tokens, request.tokens_max);
+      else if (u.estimated)
+        u.output_tokens = std::max(u.output_tokens, estimate_tokens(a.answer.text.size()));
       budget_.settle(u);
     } else {
       budget_.release();

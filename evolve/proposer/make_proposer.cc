@@ -11,11 +11,13 @@ using dispatch::invalid;
 using dispatch::Result;
 
 bool local(const std::string& url) {
-  for (const char* host : {"://127.0.0.1", "://localhost", "://[::1]"})
-    if (const size_t at = url.find(host); at != std::string::npos) {
-      const size_t end = at + std::string_view(host).size();
-      return end == url.size() || url[end] == ':' || url[end] == '/';
-    }
+  // Nothing may stand between the scheme and the host, nor an '@' after it: that would make it a user's name.
+  for (const std::string_view host : {"http://127.0.0.1", "http://localhost", "http://[::1]"}) {
+    if (!url.starts_with(host)) continue;
+    const std::string_view authority = std::string_view(url).substr(0, url.find('/', host.size()));
+    return authority.find('@') == std::string_view::npos &&
+           (authority == host || authority[host.size()] == ':');
+  }
   return false;
 }
 
