@@ -48,10 +48,15 @@ Result<std::unique_ptr<RankGroup>> RankGroup::make(std::shared_ptr<GroupBoard> b
 }
 
 Status RankGroup::join() {
-  const uint64_t state = board_->load(Word::kState);
-  const Phase phase = phase_of(state);
-  if (phase == Phase::kWriting || phase == Phase::kPreparing || phase == Phase::kArmed)
+  // An open proposal was made without this rank, which has not prepared it: out with it. Others move it on
+  // meanwhile, perhaps to its decision.
+  uint64_t state = board_->load(Word::kState);
+  Phase phase = phase_of(state);
+  while (phase == Phase::kWriting || phase == Phase::kPreparing || phase == Phase::kArmed) {
     (void)board_->compare_exchange(Word::kState, state, state_of(Phase::kDropped, version_of(state)));
+    state = board_->load(Word::kState);
+    phase = phase_of(state);
+  }
   uint64_t serving = 0;
   for (int r = 0; r < board_->ranks(); ++r) serving = std::max(serving, board_->load(RankWord::kTaken, r));
   const auto get_ready = [&](uint64_t version) -> Status {
@@ -103,6 +108,8 @@ void RankGroup::prepare(uint64_t state) {
   const uint64_t version = version_of(state);
   if (tried_ != version) {
     tried_ = version;
+    // Its drop and this proposal may have come between two looks.
+    if (prepared_ > version_.load() && prepared_ != version) member_->drop(std::exchange(prepared_, 0));
     auto payload = unsealed(board_->read_payload(version), version);
     const Status s = payload.ok() ? member_->prepare(version, *payload) : payload.status();
     if (!s.ok()) {

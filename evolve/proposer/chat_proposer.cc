@@ -140,7 +140,7 @@ Result<ProposalReply> ChatProposer::propose(const ProposalRequest& request) {
       u.estimated = u.input_tokens == 0 || !a.answer.complete;
       if (u.input_tokens == 0) u.input_tokens = input_guess;
       if (!a.answer.complete)
-        u.output_tokens = std::max(u.output_tokens, request.tokens_max);
+        u.output_tokens = std::max<int64_t>(u.output_tokens, request.tokens_max);
       else if (u.estimated)
         u.output_tokens = std::max(u.output_tokens, estimate_tokens(a.answer.text.size()));
       budget_.settle(u);

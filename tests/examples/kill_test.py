@@ -3,9 +3,9 @@
 
 usage: kill_test.py RANKER NICHE [ROUNDS] [SEED]
 
-Each round: a server on an empty cache, load, evolution on. At random moments the worker is killed, later the server. What the
-server had announced as verified by then must be in the cache, every entry must pass its checksums, and a server started on that
-cache must answer, its held kernels held.
+Each round: a server on an empty cache, load, evolution on. At random moments the worker is killed, later the server. No request may
+fail before that; what the server had announced as verified by then must be in the cache, every entry must pass its checksums, and
+a server started on that cache must answer.
 """
 import json
 import os
@@ -57,12 +57,12 @@ class Server:
             return json.load(answer)
 
     def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.kill()
         self.process.wait()
 
 
 def workers_of(pid):
-    """Processes below the server: its worker and what that started."""
+    """The server's children: its workers."""
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -86,18 +86,21 @@ def listed(directory):
 
 def one_round(rng, number):
     directory = tempfile.mkdtemp(prefix="niche-kill-")
+    servers, failures = [], []
+    stop = threading.Event()
     try:
         server = Server(directory)
-        stop = threading.Event()
+        servers.append(server)
 
         def load(first):
             at = first
             while not stop.is_set():
                 try:
                     server.rank(at)
-                except (urllib.error.URLError, OSError):
-                    if not stop.is_set() and server.process.poll() is None:
-                        raise
+                except (urllib.error.URLError, OSError) as e:
+                    if not stop.is_set():
+                        failures.append(f"request {at}: {e}")
+                        return
                 at += 2
 
         threads = [threading.Thread(target=load, args=(i,)) for i in range(2)]
@@ -117,17 +120,21 @@ def one_round(rng, number):
         server.kill()
         for t in threads:
             t.join()
+        assert not failures, failures[0]
         missing = known - listed(directory)
         assert not missing, f"lost after kill -9: {missing}"
         subprocess.run([NICHE, "cache", "verify", "--cache", os.path.join(directory, "cache")], check=True, timeout=60,
                        stdout=subprocess.DEVNULL)
         again = Server(directory)
+        servers.append(again)
         assert again.rank(number)["calls"] > 0
-        again.kill()
         print(f"round {number}: worker killed at {kill_worker_at:.1f} s ({killed} processes), server at {kill_server_at:.1f} s, "
               f"{len(known)} kernels committed, none lost")
         return len(known)
     finally:
+        stop.set()
+        for s in servers:
+            s.kill()
         shutil.rmtree(directory, ignore_errors=True)
 
 
