@@ -8,7 +8,6 @@
 //   CallSite site = d->call_site(def, {.tenant = 0, .threads = executor.threads});
 //
 // A call (hot path):
-//
 //   int64_t var[kMaxVarAxes] = {batch, length};            // Definition::var_axes() order, rest 0
 //   {
 //     Dispatcher::Call call(*d);                           // epoch: spans the kernel's run
@@ -25,7 +24,6 @@
 //   // a foreign tensor: Decision dec = call.fall_back(site, FallbackReason::kRequiresGrad);
 //
 // The control plane (any thread):
-//
 //   auto kernel = load_cpu_kernel({...}, module).value();  // devices/cpu/cpu_kernel.h
 //   d->reserve_workspace(kernel->plan.workspace_bytes);    // before publication
 //   auto route = d->make_route({definition, d->fallback(def, form), nullptr, kernel,

@@ -1,11 +1,13 @@
 // ThreadState: what one thread owns of one dispatcher: its epoch stamp, request scope, call-site cache,
 // counters, event rings and workspace. ThreadRegistry: all of them.
 //
+//
 // Roles: the owner thread reads and writes its state; the publisher reads the stamp and sets workspace and
 // counter chunks; the aggregator reads counters and rings.
 // Invariants: (1) a state belongs to at most one living thread; (2) it is recycled, never freed, while the
 // registry lives, so that counts outlive threads; (3) a chunk or workspace that a thread may need exists before
 // the route that needs it is published.
+//
 // Progress: found by one compare of a thread-local word; a thread's first call takes a lock and allocates
 // (some 20 µs). Reclamation: a thread's last destructors give its states back; the registry lives as long as
 // its dispatcher or any thread that still holds a state. In a child of fork() the parent's dispatchers hand out
