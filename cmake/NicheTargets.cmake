@@ -1,6 +1,6 @@
 # niche_library(NAME SOURCES ... [PUBLIC libs] [PRIVATE libs]): one static, position-independent target a folder.
-# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [SANITIZED]): one GoogleTest program,
-# registered with CTest case by case and labelled. SANITIZED: of the concurrent parts, also
+# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [SERIAL] [SANITIZED]): one GoogleTest
+# program, registered with CTest case by case and labelled. SERIAL: no other test beside it. SANITIZED: of the concurrent parts, also
 # built by niche_sanitized_tests and run under the sanitizers in CI.
 add_custom_target(niche_sanitized_tests)
 
@@ -29,7 +29,7 @@ function(niche_library name)
 endfunction()
 
 function(niche_test name)
-  cmake_parse_arguments(A "SANITIZED" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(A "SANITIZED;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
   if(A_SANITIZED)
     string(APPEND A_LABEL "_sanitized")  # one label: gtest_discover_tests cannot pass a list
     add_dependencies(niche_sanitized_tests ${name})
@@ -40,5 +40,5 @@ function(niche_test name)
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_LIBS} GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${A_LABEL}" TIMEOUT ${A_TIMEOUT})
+    PROPERTIES LABELS "${A_LABEL}" TIMEOUT ${A_TIMEOUT} RUN_SERIAL ${A_SERIAL})
 endfunction()

@@ -21,6 +21,7 @@ TEST(Loop, AHotOperatorIsEvolvedSwappedInAndSurvivesARestart) {
   config.cache_dir = dir.path();
   config.worker_program = NICHE_TEST_PROGRAM;
   config.session_seconds_max = 8;
+  config.p99_slack = 100;  // calls in a tight loop fill the machine: this is about the loop, not about its manners
   constexpr int64_t kN = 1024;
   const at::Tensor w = at::randn({kN});
   const at::Tensor x[] = {at::randn({16, kN}), at::randn({33, kN}), at::randn({64, kN})};
