@@ -132,8 +132,12 @@ std::string Planner::describe(uint32_t definition, int64_t now_ns) const {
   const Record& r = at->second;
   if (r.running) return "running";
   if (r.not_before_ns > now_ns) {
-    static constexpr const char* kWhy[] = {"with gain", "without gain", "that the worker refused",
-                                           "that another process holds", "whose worker died"};
+    static constexpr const char* kWhy[] = {"with gain",
+                                           "without gain",
+                                           "that gave way",
+                                           "that the worker refused",
+                                           "that another process holds",
+                                           "whose worker died"};
     return "resting for " + std::to_string((r.not_before_ns - now_ns) / kSecond) + " s after a session " +
            kWhy[static_cast<size_t>(r.last)];
   }
