@@ -97,6 +97,7 @@ class LinearizabilityStress : public testing::DataPlane {
  protected:
   // tag = commit * kProblems + problem
   std::pair<int, int> saw(int problem) {
+    const Dispatcher::Call section(*d);  // decide()'s own ends before its kernel is looked at
     const Decision dec = decide(1 + problem, 7);
     const int tag = dec.kernel->is_fallback() ? problem : dec.kernel->phase_count;
     EXPECT_EQ(tag % kProblems, problem) << "wrong route";
