@@ -3,9 +3,10 @@
 
 usage: kill_test.py RANKER NICHE [ROUNDS] [SEED]
 
-Each round: a server on an empty cache, load, evolution on. At random moments the worker is killed, later the server. No request may
-fail before that; what the server had announced as verified by then must be in the cache, every entry must pass its checksums, and
-a server started on that cache must answer.
+Each round: a server on an empty cache, load, evolution on. At random moments the worker is killed, later the server: in every
+other round at any moment of the first 14 seconds, in the rest within 4 seconds after a kernel was committed. No request may fail
+before that; what the server had announced as verified by then must be in the cache, every entry must pass its checksums, and a
+server started on that cache must answer.
 """
 import json
 import os
@@ -26,6 +27,7 @@ ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 else 5
 SEED = int(sys.argv[4]) if len(sys.argv) > 4 else random.SystemRandom().randrange(1 << 30)
 KERNEL = re.compile(r"\b[0-9a-f]{32}\b")
 START_SECONDS = 60
+COMMIT_SECONDS = 60
 
 
 class Server:
@@ -92,9 +94,9 @@ def one_round(rng, number):
         server = Server(directory)
         servers.append(server)
 
-        def load(first):
+        def load(first):  # some 30 requests a second from both: sessions get what is left of the cores
             at = first
-            while not stop.is_set():
+            while not stop.wait(0.06):
                 try:
                     server.rank(at)
                 except (urllib.error.URLError, OSError) as e:
@@ -106,8 +108,13 @@ def one_round(rng, number):
         threads = [threading.Thread(target=load, args=(i,)) for i in range(2)]
         for t in threads:
             t.start()
-        kill_worker_at, kill_server_at = sorted(rng.uniform(1, 14) for _ in range(2))
         begin, known, killed = time.monotonic(), set(), 0
+        if number % 2 == 0:
+            while not known and time.monotonic() - begin < COMMIT_SECONDS and not failures:
+                known |= verified(server)
+                time.sleep(0.02)
+        first, spread = (1, 14) if number % 2 else (time.monotonic() - begin, 4)
+        kill_worker_at, kill_server_at = sorted(first + rng.uniform(0, spread) for _ in range(2))
         # The clock decides when to kill: that is the test's input, not its synchronisation.
         while (now := time.monotonic() - begin) < kill_server_at:
             known |= verified(server)
@@ -142,6 +149,10 @@ def main():
     print(f"seed {SEED}")
     rng = random.Random(SEED)
     total = sum(one_round(rng, i) for i in range(ROUNDS))
+    if total == 0 and os.getloadavg()[0] > os.cpu_count() + 1:
+        print(f"skipped: nothing was committed beside a load of {os.getloadavg()[0]:.1f}: sessions get no core")
+        sys.exit(77)
+    assert total > 0, f"no kernel was committed within {COMMIT_SECONDS} s in any round: nothing was shown"
     print(f"{ROUNDS} rounds, {total} kernels committed, none lost")
 
 
