@@ -214,7 +214,9 @@ void Control::on_handle(HandleState& handle) {
     const Status s = handle.bindings().pack(k->kernel);
     if (!s.ok()) event("packing refused", known->definition->name(), s.message(), LogLevel::kWarning);
   }
-  if (fresh && !forced_.empty()) (void)force_locked(forced_);
+  if (fresh && !forced_.empty())
+    if (const Status s = force_locked(forced_); !s.ok())
+      event("force without effect", known->definition->name(), s.message(), LogLevel::kWarning);
 }
 
 void Control::pause_evolution(bool paused) { owner_pause_.store(paused); }

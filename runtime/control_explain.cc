@@ -61,6 +61,8 @@ dispatch::Result<Explanation> Control::explain(
   e.definition = problem.definition->name();
   e.problem = problem.to_string();
   e.evolution = evolution_off_.empty() ? "on" : "off: " + evolution_off_;
+  e.cache = cache_ ? core_->config().cache_dir + " (" + std::to_string(cache_->entries().size()) + " kernels)"
+                   : "unusable: " + cache_problem_;
   e.rollout = "none";
   e.kernel = fallback_text(handle.site().fallback());
   e.rung = rung_name(Rung::kFallback);

@@ -28,13 +28,20 @@ std::string Explanation::to_text() const {
   }
   t += "  session:   " + session + "\n";
   t += "  evolution: " + evolution + "\n";
+  t += "  cache:     " + cache + "\n";
   return t;
 }
 
 std::string Explanation::to_json() const {
-  nlohmann::ordered_json j{
-      {"definition", definition}, {"problem", problem}, {"kernel", kernel},      {"rung", rung}, {"why", why},
-      {"rollout", rollout},       {"session", session}, {"evolution", evolution}};
+  nlohmann::ordered_json j{{"definition", definition},
+                           {"problem", problem},
+                           {"kernel", kernel},
+                           {"rung", rung},
+                           {"why", why},
+                           {"rollout", rollout},
+                           {"session", session},
+                           {"evolution", evolution},
+                           {"cache", cache}};
   j["kernels"] = nlohmann::ordered_json::array();
   for (const ExplainedKernel& k : kernels)
     j["kernels"].push_back({{"name", k.name},

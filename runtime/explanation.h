@@ -27,6 +27,7 @@ struct Explanation {
   std::vector<ExplainedKernel> kernels;
   std::string session;    // "running since 3.2 s, 41 tried", "planned", "none: ..." with its reason
   std::string evolution;  // "on" or "off: <reason>"
+  std::string cache;      // "DIR (12 kernels)", or "unusable: <reason>"
 
   std::string to_text() const;
   std::string to_json() const;

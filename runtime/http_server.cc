@@ -8,6 +8,14 @@
 
 namespace niche {
 
+namespace {
+
+constexpr size_t kConnectionsMax = 16;
+constexpr time_t kSilenceSeconds = 1;    // a client that says nothing for so long is given up
+constexpr time_t kKeepAliveSeconds = 2;  // and one that asks nothing more
+
+}  // namespace
+
 struct HttpServer::Impl {
   httplib::Server server;
   Handler handler;
@@ -23,7 +31,15 @@ dispatch::Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::strin
   const int port = std::stoi(address.substr(colon + 1));  // config validated the form
   auto impl = std::make_unique<Impl>();
   impl->handler = std::move(handler);
-  impl->server.new_task_queue = [] { return new httplib::ThreadPool(2); };
+  impl->server.new_task_queue = [] { return new httplib::ThreadPool(kConnectionsMax); };
+  impl->server.set_read_timeout(kSilenceSeconds);
+  impl->server.set_write_timeout(kSilenceSeconds);
+  impl->server.set_keep_alive_timeout(kKeepAliveSeconds);
+  // httplib's default lets a second process listen on the same port, each getting some of the requests.
+  impl->server.set_socket_options([](socket_t s) {
+    const int yes = 1;
+    ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
   impl->server.Get(".*", [raw = impl.get()](const httplib::Request& request, httplib::Response& response) {
     HttpReply reply = raw->handler(request.path);
     response.status = reply.code;

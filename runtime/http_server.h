@@ -1,7 +1,8 @@
 // HttpServer: a listener for /metrics, /status and /health.
 //
 // Thread-safety: start and stop from one thread; replies are made on the listener's own threads. Bounds: GET
-// only, two connections served at a time. Not for the internet: bind it where a scraper can reach it.
+// only, 16 connections at a time, each given up after a second of silence. Not for the internet: bind it where a scraper can
+// reach it; who keeps 16 connections talking shuts others out.
 #pragma once
 
 #include <functional>

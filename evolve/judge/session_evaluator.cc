@@ -1,9 +1,6 @@
 #include "evolve/judge/session_evaluator.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <random>
 
 #include "dispatch/base/hash.h"
@@ -32,11 +29,7 @@ uint64_t entropy() {
 SessionEvaluator::SessionEvaluator(EvaluatorSpec spec, EvaluatorOptions options)
     : spec_(std::move(spec)), options_(std::move(options)) {}
 
-SessionEvaluator::~SessionEvaluator() {
-  oracle_.reset();
-  std::error_code ec;
-  if (!own_scratch_.empty()) std::filesystem::remove_all(own_scratch_, ec);
-}
+SessionEvaluator::~SessionEvaluator() { oracle_.reset(); }
 
 dispatch::Result<std::unique_ptr<Evaluator>> SessionEvaluator::make(EvaluatorSpec spec,
                                                                     EvaluatorOptions options) {
@@ -55,10 +48,10 @@ dispatch::Result<std::unique_ptr<Evaluator>> SessionEvaluator::make(EvaluatorSpe
 Status SessionEvaluator::start() {
   if (options_.seed == 0) options_.seed = entropy();
   if (options_.scratch_dir.empty()) {
-    const char* tmp = getenv("TMPDIR");
-    std::string name = std::string(tmp != nullptr ? tmp : "/tmp") + "/niche_judge_XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) return dispatch::errno_status("create " + name);
-    options_.scratch_dir = own_scratch_ = name;
+    auto scratch = ScratchDir::make();
+    if (!scratch.ok()) return scratch.status();
+    own_scratch_ = std::move(*scratch);
+    options_.scratch_dir = own_scratch_.path();
   }
 
   std::vector<VarAxes> points;

@@ -13,6 +13,7 @@
 #include "evolve/judge/bench.h"
 #include "evolve/judge/build.h"
 #include "evolve/judge/verifier.h"
+#include "evolve/toolchain/scratch_dir.h"
 #include "evolve/toolchain/wall_meter.h"
 
 namespace niche::evolve::judge {
@@ -72,7 +73,7 @@ class SessionEvaluator final : public Evaluator {
 
   EvaluatorSpec spec_;
   EvaluatorOptions options_;
-  std::string own_scratch_;  // removed at the end
+  ScratchDir own_scratch_;
   std::unique_ptr<SharedArena> arena_;
   std::unique_ptr<Oracle> oracle_;
   std::unique_ptr<CppToolchain> toolchain_;

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <thread>
 
+#include "evolve/toolchain/scratch_dir.h"
 #include "evolve/worker/frame_channel.h"
 #include "evolve/worker/process_tree.h"
 #include "evolve/worker/protocol.h"
@@ -139,6 +140,7 @@ class WorkerProcess {
     const std::lock_guard lock(mutex_);
     worker::signal_session(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
+    ScratchDir::sweep();
     end_ = describe_exit(info);
     ended_ = true;
     changed_.notify_all();

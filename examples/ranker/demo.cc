@@ -138,6 +138,7 @@ class Demo {
   LoadResult counted(LoadResult r) {
     report_.requests += r.sent;
     report_.failed += r.failed;
+    if (r.failed > 0) say("FAILED: " + std::to_string(r.failed) + ", the first: " + r.first_failure);
     return r;
   }
   LoadResult capacity_run() { return counted(closed_loop(fresh_ids(capacity_list_), load(2 * o_.threads))); }

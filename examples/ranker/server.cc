@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -24,7 +25,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kWaitingMax = 1024;
-constexpr int kHttpThreads = 64;
+constexpr int kHttpThreads = 256;  // a connection holds one as long as it lives
+constexpr int kKeepAliveSeconds = 600;
 
 // A whole number of `body` within [lo, hi], or a message that names the field.
 std::optional<int64_t> whole(const json& body, const char* name, int64_t lo, int64_t hi, std::string* error) {
@@ -71,8 +73,15 @@ class Server {
   Server(niche::Runtime& runtime, const Weights& weights, std::unique_ptr<Ops> ops, int threads)
       : runtime_(runtime), weights_(weights), ops_(std::move(ops)), queue_(threads, kWaitingMax) {
     http_.new_task_queue = [] { return new httplib::ThreadPool(kHttpThreads); };
+    // httplib's default lets a second server listen on the same port, each getting some of the requests.
+    http_.set_socket_options([](socket_t s) {
+      const int yes = 1;
+      ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
     http_.set_tcp_nodelay(true);
     http_.set_keep_alive_max_count(1'000'000);
+    // A client that reuses a connection just as the server gives it up sees a failed request: outlast a trace's pauses.
+    http_.set_keep_alive_timeout(kKeepAliveSeconds);
     http_.set_payload_max_length(64 << 10);
     http_.Post("/rank", [this](const httplib::Request& q, httplib::Response& a) { rank_one(q, a); });
     http_.Get("/status",
@@ -104,16 +113,25 @@ class Server {
   bool run(int port, const std::string& port_file) {
     const int bound =
         port == 0 ? http_.bind_to_any_port("127.0.0.1") : (http_.bind_to_port("127.0.0.1", port) ? port : -1);
-    if (bound < 0) return false;
+    if (bound < 0) {
+      ended_ = true;
+      return false;
+    }
     std::printf("ranker: listening on 127.0.0.1:%d\n", bound);
     std::fflush(stdout);
     if (!port_file.empty()) {
       std::ofstream(port_file + ".part") << bound << "\n";
       std::rename((port_file + ".part").c_str(), port_file.c_str());
     }
-    return http_.listen_after_bind();
+    const bool listened = http_.listen_after_bind();
+    ended_ = true;
+    return listened;
   }
-  void stop() { http_.stop(); }
+  // Also right when called before run() listens, or after it ended: it waits for either.
+  void stop() {
+    while (!http_.is_running() && !ended_) std::this_thread::yield();
+    http_.stop();
+  }
 
  private:
   void rank_one(const httplib::Request& q, httplib::Response& a) {
@@ -191,6 +209,7 @@ class Server {
   std::unique_ptr<Ops> ops_;
   InferenceQueue queue_;
   httplib::Server http_;
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace

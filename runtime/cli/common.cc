@@ -17,12 +17,13 @@ using dispatch::Status;
 void DefinitionFlags::add_to(CLI::App& app) {
   app.add_option("--op", op, "operator, e.g. rms_norm");
   app.add_option("--dtype", dtype, "element type: f32, bf16, i64")->capture_default_str();
-  app.add_option("--const", const_axes, "a constant axis, e.g. N=4096 (repeat)");
-  app.add_option("--attr", attrs, "an attribute, e.g. eps=1e-5 (repeat)");
+  app.add_option("--const", const_axes, "a constant axis, e.g. N=4096 (repeat)")->allow_extra_args(false);
+  app.add_option("--attr", attrs, "an attribute, e.g. eps=1e-5 (repeat)")->allow_extra_args(false);
   app.add_option("--definition", file, "a JSON Definition instead of the four above")
       ->check(CLI::ExistingFile);
   app.add_option("--op-library", op_libraries,
-                 "shared object or JSON Definition with further operators (repeat)");
+                 "shared object or JSON Definition with further operators (repeat)")
+      ->allow_extra_args(false);
 }
 
 Result<std::unique_ptr<Workbench>> Workbench::make(const std::vector<std::string>& op_libraries) {

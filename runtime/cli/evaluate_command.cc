@@ -62,7 +62,9 @@ void add_evaluate_command(CLI::App& app, int* exit_code) {
       ->required()
       ->check(CLI::ExistingFile);
   o->definition.add_to(*c);
-  c->add_option("--problem", o->problems, "variable axes, e.g. M=16 (repeat)")->required();
+  c->add_option("--problem", o->problems, "variable axes, e.g. M=16 (repeat)")
+      ->allow_extra_args(false)
+      ->required();
   c->add_option("--threads", o->threads, "threads of a call")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -182,7 +182,9 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   auto o = std::make_shared<Options>();
   o->definition.add_to(*c);
   c->add_option("--cache", o->cache, "cache directory")->envname("NICHE_CACHE_DIR")->required();
-  c->add_option("--problem", o->problems, "variable axes and a weight, e.g. M=16:0.7 (repeat)")->required();
+  c->add_option("--problem", o->problems, "variable axes and a weight, e.g. M=16:0.7 (repeat)")
+      ->allow_extra_args(false)
+      ->required();
   c->add_option("--seconds", o->seconds, "wall time")->check(CLI::PositiveNumber)->capture_default_str();
   c->add_option("--evaluations", o->evaluations, "candidates")
       ->check(CLI::PositiveNumber)

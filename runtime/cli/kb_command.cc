@@ -87,7 +87,7 @@ void add_kb_command(CLI::App& app, int* exit_code) {
   s->add_option("--phase", o->query.phase, "draft, improve, repair");
   s->add_option("--bottleneck", o->query.bottleneck, "memory, compute, latency, correctness, compile");
   s->add_option("--error", o->query.error, "an error message");
-  s->add_option("--metric", o->metrics, "a figure, e.g. dram_pct=85 (repeat)");
+  s->add_option("--metric", o->metrics, "a figure, e.g. dram_pct=85 (repeat)")->allow_extra_args(false);
   s->add_option("--bytes", o->query.bytes_max, "at most so much text")->capture_default_str();
   directory(s);
   s->callback([o, exit_code] { *exit_code = search(*o); });

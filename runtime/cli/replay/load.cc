@@ -53,8 +53,10 @@ LoadResult run(const std::vector<RequestSpec>& requests, const LoadOptions& o, b
       ++result.sent;
       if (s.http_status == 200)
         result.latency_ms.push_back(s.latency_ms);
-      else
-        ++result.failed;
+      else if (result.failed++ == 0)
+        result.first_failure = "request " + std::to_string(q.id) + ": " +
+                               (answer ? "status " + std::to_string(answer->status)
+                                       : "no answer (" + httplib::to_string(answer.error()) + ")");
     }
   };
 

@@ -81,6 +81,7 @@ int run(const Options& o) {
   }
   const nlohmann::json result = {{"requests", r.sent},
                                  {"failed", r.failed},
+                                 {"first_failure", r.first_failure},
                                  {"seconds", r.seconds},
                                  {"requests_per_s", r.rate_per_s()},
                                  {"p50_ms", quantile(r.latency_ms, 0.5)},
