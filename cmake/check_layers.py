@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that each folder includes only the folders that stand above it (docs/layout in the README).
+"""Checks that each folder includes only the folders that stand above it ("Where things are" in the README).
 
 Reads the #include lines of every .h/.cc, prints each forbidden edge with file and line, exits 1 if there is one.
 """

@@ -23,8 +23,7 @@ class Artefact {
 
   int fd() const { return fd_; }
   // A path for dlopen, different for each call in this process. glibc remembers libraries by the text of
-  // their path:
-  // "/proc/self/fd/7" would return the library that was loaded from an earlier descriptor 7.
+  // their path: "/proc/self/fd/7" would return the library that was loaded from an earlier descriptor 7.
   std::string load_path() const;
 
  private:

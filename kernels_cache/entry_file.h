@@ -2,9 +2,14 @@
 // for a kernel, its artefact. Every byte is under a SHA-256: header and payload under the frame's, the
 // artefact under the one in the record, so that a record can be listed and checked without reading code.
 //
-//   0  magic "NICHEKC\x01"   8  kind u32   12 format version u32   16 payload bytes u64   24 attachment bytes
-//   u64 32 environment, 16 bytes of SHA-256 of its canonical text        48 SHA-256 of bytes [0,48) and the
-//   payload 80 payload, then attachment; nothing after it. Little-endian.
+//    0 magic "NICHEKC\x01"
+//    8 kind u32
+//   12 format version u32
+//   16 payload bytes u64
+//   24 attachment bytes u64
+//   32 environment: 16 bytes of SHA-256 of its canonical text
+//   48 SHA-256 of bytes [0, 48) and the payload
+//   80 payload, then attachment; nothing after it. Little-endian.
 //
 // Thread-safety: pure functions.
 #pragma once

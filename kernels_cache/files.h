@@ -26,13 +26,13 @@ class Files {
   virtual dispatch::Result<int> open(int dir, const std::string& name, int flags, mode_t mode) = 0;
   virtual void close(int fd) = 0;
   virtual dispatch::Result<struct ::stat> stat(int fd) = 0;
-  virtual dispatch::Status make_directory(int dir, const std::string& name,
-                                          mode_t mode) = 0;  // fine if it exists
-  virtual dispatch::Result<size_t> write(int fd, const void* data,
-                                         size_t bytes) = 0;  // may write less, as write(2)
-  virtual dispatch::Result<size_t> read_at(int fd, void* data, size_t bytes,
-                                           int64_t offset) = 0;  // 0: end of file
-  virtual dispatch::Status sync(int fd) = 0;                     // fsync(2)
+  // Fine if it exists.
+  virtual dispatch::Status make_directory(int dir, const std::string& name, mode_t mode) = 0;
+  // May write less, as write(2).
+  virtual dispatch::Result<size_t> write(int fd, const void* data, size_t bytes) = 0;
+  // 0: end of file.
+  virtual dispatch::Result<size_t> read_at(int fd, void* data, size_t bytes, int64_t offset) = 0;
+  virtual dispatch::Status sync(int fd) = 0;  // fsync(2)
   virtual dispatch::Status rename(int dir, const std::string& from, const std::string& to) = 0;
   virtual dispatch::Status remove(int dir, const std::string& name) = 0;  // kNotFound when it is not there
   virtual dispatch::Result<std::vector<std::string>> list(int dir) = 0;   // without "." and ".."

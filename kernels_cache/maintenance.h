@@ -42,8 +42,8 @@ struct PruneOptions {
   int64_t bytes_max = -1;               // evict the least served down to this; -1: leave
   int64_t unserved_older_than_ns = -1;  // remove entries that never served and are older; -1: leave
   bool quarantined = false;             // remove entries of quarantined kernels (their standing stays)
-  int64_t standings_older_than_ns =
-      -1;  // forget standings (a kernel may come back and is verified anew); -1: leave
+  // Forget standings (a kernel may come back and is verified anew); -1: leave.
+  int64_t standings_older_than_ns = -1;
   bool other_environments = false;  // remove sibling directories of other environments
 };
 struct PruneReport {

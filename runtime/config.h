@@ -3,9 +3,8 @@
 //
 // One table (config_fields) names each key, its range and its meaning; file, environment, validation and
 // `niche config` all read it. Keys a file may hold are the field names below; the environment spells them
-// NICHE_<UPPER>
-// ("NICHE_CACHE_DIR"), lists separated by ':'. NICHE_CONFIG names a file that is read before the other
-// variables.
+// NICHE_<UPPER> ("NICHE_CACHE_DIR"), lists separated by ':'. NICHE_CONFIG names a file that is read before
+// the other variables.
 //
 // Errors: kInvalid for an unknown key, a wrong type or a value outside its range, naming key, value and
 // range; kIo for a file that cannot be read. Thread-safety: a value.
@@ -26,16 +25,14 @@ namespace niche {
 struct RuntimeConfig {
   // Operators. runtime/torch fills these with the built-in ones (niche::torch_config()).
   std::vector<std::shared_ptr<const dispatch::OpSpec>> ops;
-  std::vector<std::string>
-      op_libraries;  // shared objects and JSON Definitions, loaded by server and worker alike
+  std::vector<std::string> op_libraries;  // shared objects and JSON Definitions; server and worker load them
   std::function<dispatch::Status(const std::string& path, dispatch::OpRegistry&)> op_loader;  // reads one
   // "torch 2.11.0": what library forms come from; part of the environment key.
   std::vector<std::string> libraries;
 
   // Switches.
   bool disable = false;  // every call goes to its fallback: no table, no threads, no disk
-  std::string
-      force;  // a kernel's name, or "fallback": serves wherever its Guard holds, whatever the rollout says
+  std::string force;  // a kernel's name, or "fallback": serves wherever its Guard holds, whatever the rollout
 
   // Where verified kernels live. Empty: nothing survives the process, and sessions, which hand kernels over
   // through the directory, stay off.
@@ -96,7 +93,7 @@ struct RuntimeConfig {
   dispatch::Status validate() const;
 };
 
-// One key: for messages, `niche config` and docs/runtime.md.
+// One key: for messages and `niche config`.
 struct ConfigField {
   std::string_view name;
   std::string_view type;  // "bool", "int", "number", "text", "list"

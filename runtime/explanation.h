@@ -12,8 +12,10 @@ namespace niche {
 // One kernel that could serve the Problem, or is known and may not.
 struct ExplainedKernel {
   std::string name;
-  std::string state;  // "incumbent", "canary", "shadow", "probation", "quarantined", "outside its guard", ...
-  std::string reason;                     // why it is in that state
+  // "incumbent", "waiting for its rollout", the line of its rollout ("canary: 41 pairs, ..."), or what became
+  // of it: "quarantined", "held", "superseded", "refused", ...
+  std::string state;
+  std::string reason;                     // why it is in that state, or cannot serve this problem
   double kernel_ns = 0, fallback_ns = 0;  // at admission
 };
 
@@ -21,11 +23,11 @@ struct Explanation {
   std::string definition;  // "rms_norm.f32.N4096.eps1e-06"
   std::string problem;     // "M=17"
   std::string kernel;      // what serves: a kernel's name, or "fallback:<form>"
-  std::string rung;  // the rung of the ladder: "exact", "region", "fallback", "disabled", ... as in metrics
-  std::string why;   // one sentence
-  std::string rollout;  // "none", "shadow", "canary 10 %", "incumbent"
+  std::string rung;        // the rung of the ladder: "exact", "region", "fallback", "forced", as in metrics
+  std::string why;         // one sentence
+  std::string rollout;     // "none", "shadow", "canary 10 %", "incumbent"
   std::vector<ExplainedKernel> kernels;
-  std::string session;    // "running since 3.2 s, 41 tried", "planned", "none: ..." with its reason
+  std::string session;    // "running, 41 tried, 2 kernels", "planned", "none: ..." with its reason
   std::string evolution;  // "on" or "off: <reason>"
   std::string cache;      // "DIR (12 kernels)", or "unusable: <reason>"
 

@@ -15,8 +15,7 @@
 //   {
 //     // Optional: makes rollout sticky by id and tells the planner the request's latency.
 //     niche::RequestScope request((*runtime)->dispatcher(), {.id = request_id});
-//     at::Tensor y = niche::torch_call(*norm, x, weight);  // the best verified kernel, else the best ATen
-//     form
+//     at::Tensor y = niche::torch_call(*norm, x, weight);  // the best verified kernel, else ATen's best form
 //   }
 //   puts((*runtime)->explain(*norm, {{"M", 17}})->to_text().c_str());  // what serves M=17, and why
 //   puts((*runtime)->metrics().c_str());  // Prometheus text; also on config.http_address
@@ -56,7 +55,6 @@ using dispatch::Result;
 using dispatch::Status;
 
 namespace core {
-class Control;
 class Control;
 class HandleState;
 class RuntimeCore;
@@ -134,7 +132,8 @@ class Runtime {
   // touched.
   void pause_evolution(bool paused);
 
-  std::string status() const;   // JSON: version, switches, definitions, routes, sessions, events, warnings
+  std::string status()
+      const;  // JSON: switches, cache, calls, sessions, Definitions with their kernels, events, warnings
   std::string metrics() const;  // Prometheus text format
   Health health() const;
   // Port of the HTTP listener, 0 when off (http_address with port 0 picks a free one).

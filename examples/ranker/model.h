@@ -45,8 +45,8 @@ struct Weights {
   at::Tensor event_norm, ln_w, ln_b;
   std::array<at::Tensor, 2> token_norm;
   std::array<at::Tensor, 2> pffn_b1, pffn_b2;
-  std::array<at::Tensor, 2> pffn_w1,
-      pffn_w2;  // banks [8, 96, 192] and [8, 192, 96]: per-sample weights by cluster
+  // Banks [8, 96, 192] and [8, 192, 96]: per-sample weights by cluster.
+  std::array<at::Tensor, 2> pffn_w1, pffn_w2;
   at::Tensor fm_norm, head_w, head_b;
   at::Tensor history;     // [16, 96, 512]
   at::Tensor items;       // [64, 96]

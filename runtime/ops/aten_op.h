@@ -5,8 +5,7 @@
 // upcasts for the reference, and puts results where the caller wants them.
 //
 // Thread-safety: immutable after construction. Cost of run_fallback on live tensors: one virtual call, one
-// table entry and one check for inference tensors over the direct ATen call (see docs/operators.md,
-// "Overhead").
+// table entry and one check for inference tensors over the direct ATen call.
 #pragma once
 
 #include <ATen/core/Tensor.h>

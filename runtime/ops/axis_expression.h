@@ -2,8 +2,7 @@
 // 2 - K + 1"), operation counts ("4 * M * N") and constraints ("N % 8 == 0").
 //
 // Grammar: sums and products of integers, axis names and parentheses, with + - * // %, and at most one
-// comparison
-// (== != < <= > >=) on the outside, which gives 0 or 1. Division rounds down, as Python's does.
+// comparison (== != < <= > >=) on the outside, which gives 0 or 1. Division rounds down, as Python's does.
 //
 // Thread-safety: immutable. Cost: some ns a term; no allocation at evaluation. Bounds: 64 terms, 32
 // parentheses deep.

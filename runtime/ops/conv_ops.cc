@@ -129,7 +129,7 @@ AtenOp::Table conv1d_table() {
   };
   t.distributions = shape_names();
   t.fill = [](const Problem&, int distribution, Rng& rng, std::span<const DLTensor> args) {
-    // The published distribution of the convolutional transformer (reference/workloads.md, 2.1).
+    // The published distribution of the convolutional transformer.
     const auto shape = static_cast<Shape>(distribution);
     fill(args[kX], shape, rng, 1, 0.006413, 0.041105);
     // Weights are a model's parameters: not single taps a million times their neighbours. With both sides

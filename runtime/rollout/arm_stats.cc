@@ -36,7 +36,7 @@ void MeanBound::add(double challenger_log_ratio, double control_log_ratio) {
 }
 
 double MeanBound::half_width() const {
-  constexpr double kRhoSquared = 0.05;  // tightest around 50 to 200 pairs (reference: evaluation, 2.3)
+  constexpr double kRhoSquared = 0.05;  // tightest around 50 to 200 pairs
   const double n = static_cast<double>(n_), nr = n * kRhoSquared;
   const double sigma = std::sqrt(m2_ / (n - 1));
   return sigma * std::sqrt(2 * (nr + 1) / (n * nr) * std::log(1 + std::sqrt(nr + 1) / (2 * alpha_)));

@@ -1,19 +1,16 @@
 // Rollout: one challenger's way from shadow through canary to incumbent, or out.
 //
 // A state machine without clock, I/O or randomness: time, traffic and evidence are given, the answer is a
-// Decision that the caller carries out (Route::set_state, roll_back, quarantine). Rules (DESIGN.md,
-// Contracts, Exposure):
+// Decision that the caller carries out (Route::set_state, roll_back, quarantine). Rules (docs/rollout.md):
 //  - shadow until enough comparisons matched;
-//  - canary starts at the share that gives about five exposed calls a second, at most 10 %, 0.1 % only above
-//  5,000 calls/s,
-//    and rises with evidence: 1 %, 10 %, 50 %, all;
-//  - promoted when the e-value for FASTER is 100, the winsorised mean ratio's upper bound is below 1, and the
-//  challenger's
-//    p99 is at most 1.05 times the control's;
+//  - canary starts at the share that gives about five exposed calls a second, at most 10 %, at least 0.1 %
+//    above 5,000 calls a second, and rises with evidence: 1 %, 10 %, 50 %;
+//  - promoted when the e-value for FASTER is 100, the winsorised mean ratio's upper bound is below 1, and
+//    the challenger's p99 is at most 1.05 times the control's;
 //  - rolled back and quarantined at once on a fault, a mismatch, a NaN that the control has not, or an
-//  e-value for SLOWER of
-//    20 with a margin of 1 %;
+//    e-value for SLOWER of 20 with a margin of 1 %;
 //  - rolled back without quarantine when it could not be proven within the bounds.
+//
 // Both e-values hold at every look (Ville): a kernel that is no different is promoted with probability at
 // most 1 %, and a kernel that is not slower is condemned with probability at most 5 %.
 //

@@ -44,8 +44,8 @@ struct Sample {
 struct HotProblem {
   Axes axes{};
   double weight = 0;  // sums to 1 over the Definition
-  bool unseen =
-      false;  // lately answered without an entry of its own: by the fallback for want of one, or by a region
+  // Lately answered without an entry of its own: by the fallback for want of one, or by a region.
+  bool unseen = false;
   bool cold = false;  // most of its calls come from sites in the cold state
 };
 
@@ -96,9 +96,8 @@ class Telemetry {
   double total_ns_per_s() const;
   size_t definitions() const { return definitions_.size(); }
   size_t problems() const { return hitters_.entries().size(); }
-  double untracked_ns() const {
-    return untracked_ns_;
-  }  // device time of Definitions past the bound, not decayed
+  // Device time of Definitions past the bound, not decayed.
+  double untracked_ns() const { return untracked_ns_; }
 
  private:
   struct ProblemKey {

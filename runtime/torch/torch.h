@@ -15,8 +15,8 @@
 // or negative-bit tensors, other devices, strided or overlapping memory.
 //
 // Errors: exceptions of ATen pass unchanged; tensors whose shape is not the Definition's, and too many or too
-// few arguments, throw c10::Error. Thread-safety: any thread. Cost: at most 150 ns over the direct ATen call
-// when the library serves (docs/runtime.md has the measurement).
+// few arguments, throw c10::Error. Thread-safety: any thread. Cost: the aim is at most 150 ns over the direct
+// ATen call when the library serves; bench/runtime/calls.cc measures it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

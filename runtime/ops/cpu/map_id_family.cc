@@ -4,14 +4,12 @@
 //   0 binary search, `inter` values side by side;
 //   1 the same with gathers, `inter` vectors of 4 (8) values;
 //   2 an index built on each call, in the workspace: the ids cut into 2^(log2 T + extra) equal ranges, then
-//   one to four
-//     vector comparisons with the ids that start a value's range (how many is found while building; ids that
-//     bunch more than 16 to a range fall back to 0);
+//     one to four vector comparisons with the ids that start a value's range (how many is found while
+//     building; ids that bunch more than 16 to a range fall back to 0);
 //   3 the same index, packed once from a bound table;
 //   4 a perfect hash of a bound table: displacement, slot, comparison; no search at all. `layout` 0 keeps
-//   positions
-//     and compares with the table, 1 keeps the id beside its position: one cache line instead of two, four
-//     times the bytes. Displacements run out only for adversarial tables; then it falls back to 0.
+//     positions and compares with the table, 1 keeps the id beside its position: one cache line instead of
+//     two, four times the bytes. Displacements run out only for adversarial tables; then it falls back to 0.
 // `stage` computes where to look for that many values before it looks, with a prefetch. `chunk` values make a
 // task. Forms 3 and 4 need bind_constant("table").
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The worked examples that the operators' sources publish (reference/workloads.md, section 2), edge cases of
+// The worked examples that the operators' sources publish, edge cases of
 // each operator's contract, and the data-dependent sizes of batch_event_truncate.
 #include <cmath>
 #include <limits>
