@@ -3,7 +3,7 @@
 //
 // It names the directory that a cache lives in. Two halves: what the kernel runs on (device, driver,
 // libraries, operators, ABI) and what built it (the compiler). A server without a compiler leaves `compiler`
-// empty and reads whichever directory of the same running half was used last (find_environment). Inputs are
+// empty and reads whichever directory of the same running half was used last (home.h). Inputs are
 // plain strings; dispatch/devices/*_info.h provides them. Thread-safety: a value.
 #pragma once
 
@@ -19,11 +19,11 @@ namespace niche::kernels_cache {
 struct Environment {
   std::string device_class;  // "cpu", "cuda.sm90": also the directory name's first part
   std::string device_model;  // "AMD EPYC 7R13 (family 25, model 1)"
-  std::vector<std::string>
-      isa_flags;       // instruction sets that code may depend on; order and repeats do not matter
+  // Instruction sets that code may depend on; order and repeats do not matter.
+  std::vector<std::string> isa_flags;
   std::string driver;  // empty on CPU
-  std::vector<std::string>
-      libraries;  // "torch 2.11.0", "oneDNN 3.7": what fallbacks and references come from
+  // "torch 2.11.0", "oneDNN 3.7": what fallbacks and references come from.
+  std::vector<std::string> libraries;
   std::vector<std::string> op_libraries;  // "<file name> <SHA-256 hex>" of each user-operator library loaded
   int kernel_abi = NICHE_KERNEL_ABI_VERSION;
   std::string compiler;  // "g++ 12.2.0"; empty: none here (a server that only reads)

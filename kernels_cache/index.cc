@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "dispatch/base/hash.h"
+
 namespace niche::kernels_cache {
 namespace {
 
@@ -14,6 +16,17 @@ struct IndexHead {
 static_assert(std::is_trivially_copyable_v<IndexEntry> && sizeof(IndexHead) == 16);
 
 }  // namespace
+
+IndexEntry index_entry(const KernelRecord& r, int64_t bytes) {
+  IndexEntry e;
+  e.id = kernel_id(r);
+  e.definition_hash = dispatch::hash_bytes(r.definition);
+  e.served_calls = r.served_calls;
+  e.bytes = bytes;
+  e.created_unix_ns = r.created_unix_ns;
+  e.speedup = r.kernel_ns > 0 ? static_cast<float>(r.fallback_ns / r.kernel_ns) : 1.0f;
+  return e;
+}
 
 void Index::sort() {
   std::sort(entries.begin(), entries.end(), [](const IndexEntry& a, const IndexEntry& b) {

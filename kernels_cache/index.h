@@ -36,6 +36,9 @@ struct IndexEntry {
 };
 static_assert(sizeof(IndexEntry) == 64);
 
+// Of a record whose file has `bytes`; not proven.
+IndexEntry index_entry(const KernelRecord& record, int64_t bytes);
+
 struct Index {
   int64_t directory_modified_ns = 0;  // of the entries' directory when this index was complete; 0: unknown
   std::vector<IndexEntry> entries;    // most served first; equals: newest first

@@ -24,13 +24,8 @@
 
 namespace niche::kernels_cache {
 
-// DESIGN.md: cleared after 10,000 calls and ten minutes without a fault.
-inline constexpr int64_t kProbationCalls = 10'000;
-inline constexpr int64_t kProbationNs = int64_t{600} * 1'000'000'000;
+// Two unclean ends within this time mean fallbacks alone, for as long.
 inline constexpr int64_t kUncleanWindowNs = int64_t{600} * 1'000'000'000;
-constexpr bool probation_served(int64_t calls, int64_t ns) {
-  return calls >= kProbationCalls && ns >= kProbationNs;
-}
 
 struct StartupReport {
   int unclean_ends = 0;            // processes found dead without a clean end

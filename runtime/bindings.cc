@@ -44,7 +44,7 @@ void Bindings::retire(const std::shared_ptr<const Snapshot>& old) {
 }
 
 void Bindings::withdraw_locked() {
-  current_.store(nullptr, std::memory_order_release);
+  current_.store(nullptr, std::memory_order_release);  // publishes nothing: readers stop at null
   retire(std::exchange(held_, nullptr));
 }
 

@@ -1,18 +1,14 @@
 // Bindings: the constants of one call site, and the packed copies of them that kernels asked for.
 //
 // Roles: the owner binds and rebinds (under a lock, excluding each other and the loader); serving threads
-// read one
-//   immutable Snapshot; the aggregator checks contents.
+// read one immutable Snapshot; the aggregator checks contents.
 // Invariants: (1) a Snapshot's packed buffers were made from exactly the tensors it names; (2) while contents
-// are being
-//   replaced no Snapshot is published: calls that want packed constants take the fallback; (3) buffers of all
-//   bindings of a Runtime together stay below packed_bytes_max.
+// are being replaced no Snapshot is published: calls that want packed constants take the fallback; (3)
+// buffers of all bindings of a Runtime together stay below packed_bytes_max.
 // Progress: readers are wait-free. Reclamation: a replaced Snapshot goes to Publisher::retire (epoch of the
-// calls that hold
-//   it), and its tensors' owners with it.
+// calls that hold it), and its tensors' owners with it.
 // Cost: a call whose kernel wants packed constants: one load and one compare a bound argument. pack: the
-// kernel's own pack
-//   entry, about a memory copy of the weights. check: 16 KiB read a binding.
+// kernel's own pack entry, about a memory copy of the weights. check: 16 KiB read a binding.
 // Why not simpler: a mutex a call, or buffers repacked under running calls.
 #pragma once
 

@@ -128,7 +128,6 @@ void Control::run_control() {
 }
 
 void Control::tick(int64_t now_ns) {
-  ++counters_.ticks;
   drain(now_ns);
   take_findings(now_ns);
   drive_rollouts(now_ns);
@@ -181,8 +180,6 @@ void Control::run_background() {
       continue;
     }
     checker.check(slot->job, [this](const ShadowFinding& f) {
-      if (f.kind != ShadowFinding::Kind::kSkipped)
-        core_->shadow().count_compared(f.kind == ShadowFinding::Kind::kMatched);
       std::lock_guard<std::mutex> lock(background_mutex_);
       findings_.push_back(f);
     });

@@ -2,13 +2,11 @@
 // start, telemetry, planner, sessions, shadow comparison, rollout, probation.
 //
 // Roles: the control thread ticks (tick_seconds): drains records, plans, drives rollouts, publishes. The
-// background thread,
-//   at idle priority, compares shadow copies and measures library forms. Callers of the public API come in
-//   under the lock.
+// background thread, at idle priority, compares shadow copies and measures library forms. Callers of the
+// public API come in under the lock.
 // Invariants: (1) no caller of an operator ever waits for this class; (2) a kernel serves or is shadowed only
-// after its
-//   probation mark is durable, or once it has served its probation; (3) what was rolled back is quarantined
-//   before anything else is published for its Definition.
+// after its probation mark is durable, or once it has served its probation; (3) what was rolled back is
+// quarantined before anything else is published for its Definition.
 // Progress: the lock is held for at most one tick's work (ms; a durable mark, some 10 ms).
 // Bounds: every list below has one, stated where it is filled.
 #pragma once
@@ -89,7 +87,7 @@ class Control {
       next_check_ns = now_ns + 100'000'000;
       return true;
     }
-    std::set<kernels_cache::KernelId> known_records;  // loaded or refused: not tried again
+    std::set<kernels_cache::KernelId> known_records;  // loaded or refused for good: not tried again
     std::deque<Gone> gone;
     std::set<uint64_t> form_classes;                         // measured, or being measured
     std::unordered_map<uint64_t, int64_t> serving_since_ns;  // by Kernel::id
@@ -113,7 +111,7 @@ class Control {
              quarantines = 0;
     uint64_t shadow_matched = 0, shadow_mismatched = 0, shadow_skipped = 0, stale_bindings = 0,
              refused_kernels = 0;
-    uint64_t publish_waits = 0, ticks = 0;
+    uint64_t publish_waits = 0;
   };
   struct FormJob {
     uint32_t definition;
@@ -132,12 +130,12 @@ class Control {
   // control_cache.cc
   void open_cache();
   void warm_start(DefinitionState& d);
-  std::shared_ptr<const ResidentKernel> load_kernel(DefinitionState& d, const kernels_cache::KernelId& id,
-                                                    const kernels_cache::KernelRecord* record);
+  // Null: a miss, refused, or tried before; noted for explain.
+  std::shared_ptr<const ResidentKernel> load_kernel(DefinitionState& d, const kernels_cache::KernelId& id);
   // Whether kernels can be put on probation. A run that could not begin is tried again every few seconds.
   bool may_mark();
   bool put_on_probation(const ResidentKernel& k);
-  void quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason, int64_t now_ns);
+  void quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason);
   void look_after_probation(int64_t now_ns);
   void flush_served();
   void find_new_records();

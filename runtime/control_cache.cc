@@ -62,7 +62,7 @@ void Control::warm_start(DefinitionState& d) {
   size_t loaded = 0;
   for (const KernelId& id : cache_->of_definition(d.known.definition->hash())) {
     if (loaded == kWarmKernelsMax) break;
-    auto k = load_kernel(d, id, nullptr);
+    auto k = load_kernel(d, id);
     if (!k) continue;
     ++loaded;
     // What answered live calls before the restart answers the first one after it; what never did starts with
@@ -81,21 +81,19 @@ void Control::warm_start(DefinitionState& d) {
         LogLevel::kInfo);
 }
 
-std::shared_ptr<const ResidentKernel> Control::load_kernel(DefinitionState& d, const KernelId& id,
-                                                           const kernels_cache::KernelRecord* given) {
+std::shared_ptr<const ResidentKernel> Control::load_kernel(DefinitionState& d, const KernelId& id) {
   if (!d.known_records.insert(id).second) return nullptr;
   kernels_cache::Miss miss;
-  std::optional<kernels_cache::KernelRecord> record;
-  if (given == nullptr) record = cache_->load(id, kernels_cache::Part::kRecordAndArtefact, &miss);
-  if (given == nullptr && !record) {
+  const auto record = cache_->load(id, kernels_cache::Part::kRecordAndArtefact, &miss);
+  if (!record) {
     note_gone(d, {id.hex(), kernels_cache::miss_reason_name(miss.reason), miss.text});
+    if (miss.reason == kernels_cache::MissReason::kHeld) d.known_records.erase(id);  // a commit may clear it
     return nullptr;
   }
-  const kernels_cache::KernelRecord& r = given != nullptr ? *given : *record;
-  auto kernel = loader_.load(d.known, r, cache_->proven(id));
+  auto kernel = loader_.load(d.known, *record, cache_->proven(id));
   if (!kernel.ok()) {
     ++counters_.refused_kernels;
-    note_gone(d, {r.name, "refused", kernel.status().to_string()});
+    note_gone(d, {record->name, "refused", kernel.status().to_string()});
     event("kernel refused", d.known.definition->name(), kernel.status().to_string(), LogLevel::kWarning);
     return nullptr;
   }
@@ -134,7 +132,7 @@ bool Control::put_on_probation(const ResidentKernel& k) {
   return s.ok();
 }
 
-void Control::quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason, int64_t) {
+void Control::quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason) {
   ++counters_.quarantines;
   if (cache_) {
     const Status s = cache_->standings().quarantine(k.ref, reason, core_->clock().unix_time_ns());
@@ -205,7 +203,7 @@ void Control::find_new_records() {
     const std::vector<KernelId> ours = cache_->of_definition(d->known.definition->hash());
     for (const KernelId& added : changes.added) {
       if (std::find(ours.begin(), ours.end(), added) == ours.end()) continue;
-      if (auto k = load_kernel(*d, added, nullptr)) d->waiting.push_back(k);
+      if (auto k = load_kernel(*d, added)) d->waiting.push_back(k);
     }
   }
 }

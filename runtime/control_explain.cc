@@ -105,9 +105,7 @@ dispatch::Result<Explanation> Control::explain(
       x.name = k->ref.kernel;
       x.kernel_ns = k->kernel_ns;
       x.fallback_ns = k->fallback_ns;
-      const bool challenger = d->board.challenger() && d->board.challenger()->id() == id;
-      const bool serving = std::any_of(d->board.serving().begin(), d->board.serving().end(),
-                                       [&](const auto& s) { return s->id() == id; });
+      const bool challenger = d->board.challenges(id), serving = d->board.serves(id);
       x.state = challenger ? (d->rollout ? d->rollout->describe() : "challenger")
                 : serving  ? "incumbent"
                            : "waiting for its rollout";
@@ -241,9 +239,7 @@ std::string Control::status() const {
     x["best_seen"] = d->best_seen;
     x["kernels"] = Json::array();
     for (const auto& [kernel_id, k] : d->residents) {
-      const bool challenger = d->board.challenger() && d->board.challenger()->id() == kernel_id;
-      const bool serving = std::any_of(d->board.serving().begin(), d->board.serving().end(),
-                                       [&](const auto& s) { return s->id() == kernel_id; });
+      const bool challenger = d->board.challenges(kernel_id), serving = d->board.serves(kernel_id);
       Json kj{{"name", k->ref.kernel},
               {"state", challenger ? (d->rollout ? d->rollout->describe() : "challenger")
                         : serving  ? "incumbent"
@@ -290,11 +286,15 @@ std::string Control::metrics() const {
   m.counter("niche_requests_total", "RequestScopes opened").value({}, totals.requests_opened);
   m.counter("niche_events_dropped_total", "records of the hot path lost to full rings")
       .value({}, totals.events_dropped);
+  m.counter("niche_untracked_seconds_total", "time of calls of Definitions past telemetry's bound")
+      .value({}, telemetry_.untracked_ns() / 1e9);
   m.gauge("niche_table_entries", "exact problems in the table").value({}, table.entries);
   m.gauge("niche_table_regions", "niches in the table").value({}, table.regions);
   m.gauge("niche_table_version", "published table version").value({}, table.version);
   m.gauge("niche_table_waiting_seconds", "age of the oldest change that waits for a stalled reader")
       .value({}, static_cast<double>(table.waiting_ns) / 1e9);
+  m.counter("niche_publish_waits_total", "ticks in which a change waited for a stalled reader")
+      .value({}, counters_.publish_waits);
   m.gauge("niche_evolution_on", "1: sessions may run; see the reason")
       .value({{"reason", evolution_off_.empty() ? "on" : evolution_off_}}, evolution_off_.empty() ? 1 : 0);
   m.gauge("niche_sessions_running", "evolution sessions").value({}, sessions_.size());
@@ -318,7 +318,8 @@ std::string Control::metrics() const {
   m.value({{"outcome", "not_judged"}}, counters_.shadow_skipped)
       .value({{"outcome", "skipped_busy"}}, shadow.skipped_busy);
   m.value({{"outcome", "skipped_full"}}, shadow.skipped_full)
-      .value({{"outcome", "skipped_budget"}}, shadow.skipped_budget);
+      .value({{"outcome", "skipped_budget"}}, shadow.skipped_budget)
+      .value({{"outcome", "abandoned"}}, shadow.abandoned);
   m.counter("niche_bindings_stale_total", "bound constants that changed without rebind")
       .value({}, counters_.stale_bindings);
   m.gauge("niche_resident_code_bytes", "code of loaded kernels").value({}, loader_.resident_bytes());

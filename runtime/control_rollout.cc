@@ -168,12 +168,12 @@ void Control::roll_back(DefinitionState& d, uint64_t kernel, const std::string& 
   const auto at = d.residents.find(kernel);
   if (at == d.residents.end()) return;
   const std::shared_ptr<const ResidentKernel> k = at->second;
-  if (d.board.challenger() && d.board.challenger()->id() == kernel) d.rollout.reset();
+  if (d.board.challenges(kernel)) d.rollout.reset();
   (void)d.board.withdraw(kernel);  // acts on the next call, before anything durable is written
   d.dirty = true;
   ++counters_.rollbacks;
   event("rolled back", d.known.definition->name(), k->ref.kernel + ": " + reason, LogLevel::kError);
-  quarantine(d, *k, reason, now_ns);
+  quarantine(d, *k, reason);
   d.flap.rolled_back(kernel, rollout::Cause::kWithdrawn, now_ns);
   std::erase(d.waiting, k);
   d.watches.erase(kernel);

@@ -75,7 +75,7 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       (void)cache_->refresh();
       const auto id = kernels_cache::KernelId::from_file_name(e.record_file);
       if (!id) return;
-      if (auto k = load_kernel(d, *id, nullptr)) d.waiting.push_back(k);
+      if (auto k = load_kernel(d, *id)) d.waiting.push_back(k);
       return;
     }
     case SessionEvent::Kind::kDone:
@@ -128,6 +128,7 @@ void Control::plan(int64_t now_ns) {
   c.memory_share = last_pressure_.memory_share;
   c.throttled = last_pressure_.throttled;
   c.p99_suffers = latency_.advance(running, now_ns);
+  c.p99_known = latency_.ready(now_ns);
   c.paused_by_owner = owner_pause_.load();
   const std::string reason = planner_.pause_reason(c);
   if (reason != pause_reason_) {
@@ -175,7 +176,7 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   d.rejected_earlier = d.rejected;
   d.best_seen = 0;
   d.session_since_ns = now_ns;
-  planner_.session_started(d.known.id, now_ns);
+  planner_.session_started(d.known.id);
   ++counters_.sessions;
   event("session started", d.known.definition->name(),
         std::to_string(request.problems.size()) + " problems, " +

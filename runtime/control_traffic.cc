@@ -110,7 +110,7 @@ void Control::take_findings(int64_t now_ns) {
     }
     for (auto& [id, d] : definitions_) {
       if (d->residents.find(f.kernel) == d->residents.end()) continue;
-      const bool challenger = d->board.challenger() && d->board.challenger()->id() == f.kernel;
+      const bool challenger = d->board.challenges(f.kernel);
       if (f.kind == ShadowFinding::Kind::kMismatched)
         roll_back(*d, f.kernel, "wrong answer on live traffic: " + f.reason, now_ns);
       else if (challenger && d->rollout)

@@ -75,9 +75,6 @@ Result<std::shared_ptr<HandleState>> RuntimeCore::make_handle(
   if (at == known_.end()) {
     known_.push_back(std::make_shared<Known>(Known{*id, dispatcher_->definition(*id), spec}));
     at = known_.end() - 1;
-    // release: pairs with generation()'s acquire: a reader that sees the count finds the entry (under the
-    // lock).
-    generation_.fetch_add(1, std::memory_order_release);
   }
   dispatch::Dispatcher::SiteOptions site;
   site.threads = static_cast<uint32_t>(config_.executor.threads);

@@ -57,8 +57,6 @@ class RuntimeCore : public std::enable_shared_from_this<RuntimeCore> {
   std::shared_ptr<const Known> find(uint32_t id) const;  // null: unknown
   // Live handles of a Definition (0: of all).
   std::vector<std::shared_ptr<HandleState>> handles(uint32_t definition = 0) const;
-  // Grows when a Definition is resolved for the first time: cheap to poll.
-  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:
   explicit RuntimeCore(RuntimeConfig config);
@@ -71,7 +69,6 @@ class RuntimeCore : public std::enable_shared_from_this<RuntimeCore> {
   std::shared_ptr<dispatch::Dispatcher> dispatcher_;
   std::shared_ptr<PackedBudget> packed_budget_;
   ShadowArena shadow_;
-  std::atomic<uint64_t> generation_{0};
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<const Known>> known_;
   std::unordered_map<uint32_t, std::vector<std::weak_ptr<HandleState>>> handles_;

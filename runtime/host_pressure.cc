@@ -1,6 +1,5 @@
 #include "runtime/host_pressure.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,10 +110,6 @@ PressureSample HostPressure::sample(const std::vector<int>& trees) {
   PressureSample s;
   s.memory_share = memory_share();
   s.throttled = throttled();
-  rusage self{};
-  if (getrusage(RUSAGE_SELF, &self) == 0)
-    s.cpu_seconds = static_cast<double>(self.ru_utime.tv_sec + self.ru_stime.tv_sec) +
-                    static_cast<double>(self.ru_utime.tv_usec + self.ru_stime.tv_usec) / 1e6;
   if (trees.empty()) return s;
   std::unordered_map<int, Process> all;
   std::error_code ignored;

@@ -16,7 +16,6 @@ namespace niche {
 struct PressureSample {
   double memory_share = -1;         // used / limit of the tightest cgroup, else of the machine; -1: unknown
   int64_t throttled = -1;           // nr_throttled, all periods so far; -1: unknown
-  double cpu_seconds = 0;           // of this process so far
   double children_cpu_seconds = 0;  // of the process trees asked for so far
 };
 

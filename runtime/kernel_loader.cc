@@ -38,7 +38,6 @@ Result<std::shared_ptr<const ResidentKernel>> KernelLoader::load(const RuntimeCo
   auto module = dispatch::CpuModule::load_fd(artefact->fd(), record.name);
   if (!module.ok()) return module.status();
   resident_bytes_ += bytes;  // stays, whatever happens to the kernel
-  ++loaded_;
 
   spec.name = record.name;
   spec.definition = known.definition;

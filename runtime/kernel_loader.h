@@ -24,12 +24,10 @@ class KernelLoader {
                                                                const kernels_cache::KernelRecord& record,
                                                                bool proven);
   int64_t resident_bytes() const { return resident_bytes_; }
-  uint64_t loaded() const { return loaded_; }
 
  private:
   RuntimeCore& core_;
   int64_t resident_bytes_ = 0;
-  uint64_t loaded_ = 0;
   std::unordered_map<uint32_t, int> next_pack_slot_;  // by Definition; a slot is never reused
 };
 

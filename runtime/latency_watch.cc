@@ -12,8 +12,8 @@ constexpr double kQuietMemory = 4000;        // requests that the yardstick reme
 constexpr double kSlowUp = 1.0986122886681;  // log(3 % / 1 %)
 constexpr double kSlowDown = 0.0204089;      // log(99 % / 97 %)
 constexpr int64_t kWaitForYardstickNs = 3'000'000'000, kWaitForRequestsNs = 1'000'000'000;
-constexpr int64_t kCalmNs =
-    10'000'000'000;  // sessions that ran so long without an alarm halve the next pause
+// Sessions that ran so long without an alarm halve the next pause.
+constexpr int64_t kCalmNs = 10'000'000'000;
 
 }  // namespace
 
@@ -46,12 +46,14 @@ double LatencyWatch::quantile(double share) const {
 
 bool LatencyWatch::ready(int64_t now_ns) const {
   if (yardstick_ > 0) return true;
-  return first_ns_ != 0 && now_ns - first_ns_ > (seen_any_ ? kWaitForYardstickNs : kWaitForRequestsNs);
+  if (first_request_ns_ != 0) return now_ns - first_request_ns_ > kWaitForYardstickNs;
+  return first_ns_ != 0 && now_ns - first_ns_ > kWaitForRequestsNs;
 }
 
 bool LatencyWatch::advance(bool running, int64_t now_ns) {
   now_ns_ = now_ns;
   if (first_ns_ == 0) first_ns_ = since_ns_ = now_ns;
+  if (seen_any_ && first_request_ns_ == 0) first_request_ns_ = now_ns;
   if (!running_) {
     if (quiet_total_ >= options_.quiet_min) yardstick_ = quantile(0.99);
     if (quiet_total_ > kQuietMemory) {

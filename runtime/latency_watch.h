@@ -35,7 +35,8 @@ class LatencyWatch {
   // `running`: sessions run (unpaused) from now on. Returns true when they should stand still.
   bool advance(bool running, int64_t now_ns);
 
-  // Is there a yardstick, or (no requests are told of) never will be one? A first session waits for it.
+  // Is there a yardstick, or will none come soon? Until then no session should start: what it costs could not
+  // be told. False for at most 3 s after the first request, 1 s where no requests are told of.
   bool ready(int64_t now_ns) const;
 
   double quiet_p99_ns() const { return yardstick_; }
@@ -53,7 +54,7 @@ class LatencyWatch {
   const Options options_;
   std::array<double, kBuckets> quiet_{};
   double quiet_total_ = 0, yardstick_ = 0;
-  int64_t first_ns_ = 0, now_ns_ = 0;
+  int64_t first_ns_ = 0, first_request_ns_ = 0, now_ns_ = 0;
   bool running_ = false;
   // Since the mode changed last.
   int64_t since_ns_ = 0, fresh_ = 0;

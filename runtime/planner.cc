@@ -58,6 +58,10 @@ const telemetry::HotDefinition* Planner::next(const std::vector<telemetry::HotDe
     *why_not = "sessions_max are running";
     return nullptr;
   }
+  if (!now.p99_known) {
+    *why_not = "measuring p99 without sessions";
+    return nullptr;
+  }
   if (last_end_ns_ != 0 && now.now_ns - last_end_ns_ < seconds(options_.session_gap_seconds)) {
     *why_not = "resting between sessions";
     return nullptr;
@@ -89,7 +93,7 @@ bool Planner::should_yield(const Progress& session, const std::vector<telemetry:
   });
 }
 
-void Planner::session_started(uint32_t definition, int64_t) {
+void Planner::session_started(uint32_t definition) {
   Record& r = records_[definition];
   r.running = true;
   ++r.sessions;

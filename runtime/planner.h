@@ -31,6 +31,7 @@ struct Conditions {
   double session_cpu_seconds = 0;  // of all sessions so far, ended ones included
   double memory_share = -1;        // -1: unknown
   int64_t throttled = -1;          // nr_throttled so far; -1: unknown
+  bool p99_known = true;           // LatencyWatch::ready
   bool p99_suffers = false;        // LatencyWatch
   bool paused_by_owner = false;    // Runtime::pause_evolution
 };
@@ -60,7 +61,7 @@ class Planner {
                     int64_t now_ns) const;
   static constexpr int kFruitless = 24;
 
-  void session_started(uint32_t definition, int64_t now_ns);
+  void session_started(uint32_t definition);
   enum class Outcome : uint8_t {
     kGained,   // committed a kernel
     kNothing,  // searched, found nothing faster

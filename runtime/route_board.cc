@@ -67,7 +67,11 @@ void RouteBoard::set_challenger(std::shared_ptr<const ResidentKernel> kernel) {
 void RouteBoard::remove(uint64_t id) {
   changed_ = true;
   std::erase_if(serving_, [&](const auto& k) { return k->id() == id; });
-  if (challenger_ && challenger_->id() == id) challenger_.reset();
+  if (challenges(id)) challenger_.reset();
+}
+
+bool RouteBoard::serves(uint64_t id) const {
+  return std::any_of(serving_.begin(), serving_.end(), [&](const auto& k) { return k->id() == id; });
 }
 
 bool RouteBoard::see(const WideProblem& problem, int64_t now_ns) {
@@ -244,17 +248,6 @@ Status RouteBoard::withdraw(uint64_t id) {
   }
   remove(id);
   return publish();
-}
-
-RouteBoard::Exposure RouteBoard::exposure() const {
-  Exposure e;
-  for (const auto& [key, route] : routes_) {
-    if (!challenger_ || key.challenger != challenger_->id()) continue;
-    const dispatch::RouteCounts n = dispatcher_.counts(*route);
-    e.challenger += n.by_rung[static_cast<int>(Rung::kCanary)];
-    e.control += n.by_rung[static_cast<int>(Rung::kControl)];
-  }
-  return e;
 }
 
 uint64_t RouteBoard::calls_of(uint64_t id) const {

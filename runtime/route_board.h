@@ -4,12 +4,10 @@
 // Roles: the control plane alone (under Control's lock) writes; serving threads see what publish() commits.
 // Invariants:
 //   (1) a problem's incumbent is the serving kernel with the best measured gain there whose Guard, layout and
-//   properties
-//       fit, and only where that gain is above 1: never slower than the library;
+//       properties fit, and only where that gain is above 1: never slower than the library;
 //   (2) at most one challenger at a time, and only where it promises more than the incumbent;
 //   (3) unseen shapes inside a serving kernel's Guard are that kernel's (a region); inside the challenger's
-//   alone, its;
-//       elsewhere the best library form of their class;
+//       alone, its; elsewhere the best library form of their class;
 //   (4) at most kProblemsMax exact problems, least recently seen go first.
 // Progress: publish() does not wait for readers. Cost: publish: some µs a problem of this Definition.
 // Why not simpler: one route a kernel would do if Guards did not overlap; sessions commit one kernel for
@@ -45,6 +43,8 @@ class RouteBoard {
   void remove(uint64_t kernel_id);  // from either role
   const std::vector<std::shared_ptr<const ResidentKernel>>& serving() const { return serving_; }
   const std::shared_ptr<const ResidentKernel>& challenger() const { return challenger_; }
+  bool serves(uint64_t kernel_id) const;
+  bool challenges(uint64_t kernel_id) const { return challenger_ && challenger_->id() == kernel_id; }
 
   // ---- problems
   // True when the table has to change for it.
@@ -66,11 +66,6 @@ class RouteBoard {
   // Takes a kernel out of every route at once, then publishes without it.
   dispatch::Status withdraw(uint64_t kernel_id);
 
-  // Calls so far by who answered: the challenger's and the control arm's, over all routes that had it.
-  struct Exposure {
-    uint64_t challenger = 0, control = 0;
-  };
-  Exposure exposure() const;
   // Calls that a kernel answered, as incumbent or challenger.
   uint64_t calls_of(uint64_t kernel_id) const;
   // What a problem would be served by now.

@@ -34,9 +34,7 @@ class SessionRunner {
   // Events since the last call, in order. The last one of a session is kDone or kFailed.
   std::vector<evolve::SessionEvent> take_events();
   bool ended() const { return ended_.load(); }
-  int pid() const { return pid_.load(); }  // 0: not started yet
-  // 0 where the session found no worker to run in: see the kFailed event's reason.
-  const evolve::SessionRequest& request() const { return request_; }
+  int pid() const { return pid_.load(); }  // 0: not started, or no worker was found
 
  private:
   void run();

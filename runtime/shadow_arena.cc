@@ -32,6 +32,7 @@ ShadowArena::Slot* ShadowArena::reserve(int64_t bytes) {
   bytes = (bytes + 63) / 64 * 64;
   if (memory_ == nullptr || bytes > bytes_) return skipped(full_);
   if (budget_.load(std::memory_order_relaxed) <= 0) return skipped(spent_);
+  // acquire: pairs with the clear() below: head_ and head_slot_ of the last reservation.
   if (reserving_.test_and_set(std::memory_order_acquire)) return skipped(busy_);
   Slot* slot = nullptr;
   int64_t begin = head_;
@@ -76,6 +77,7 @@ void ShadowArena::release(Slot* slot) {
   slot->job = ShadowJob();
   const int64_t end = slot->end;
   slot->state.store(kFree, std::memory_order_relaxed);
+  // release, both: pair with reserve()'s acquire: nobody reads this job any more.
   tail_.store(end, std::memory_order_release);
   tail_slot_.store(tail_slot_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
@@ -89,8 +91,7 @@ void ShadowArena::refill(int64_t elapsed_ns) {
 
 ShadowCounters ShadowArena::counters() const {
   const auto get = [](const std::atomic<uint64_t>& c) { return c.load(std::memory_order_relaxed); };
-  return {get(taken_), get(compared_), get(mismatched_), get(abandoned_),
-          get(busy_),  get(full_),     get(spent_)};
+  return {get(taken_), get(abandoned_), get(busy_), get(full_), get(spent_)};
 }
 
 }  // namespace niche::core

@@ -2,15 +2,13 @@
 // size.
 //
 // Roles: a serving thread whose call was sampled reserves a job, copies its inputs before the kernel runs and
-// the answer
-//   after it, and commits; one background thread takes jobs in order, runs the other kernel on the copies and
-//   compares.
+// the answer after it, and commits; one background thread takes jobs in order, runs the other kernel on the
+// copies and compares.
 // Invariants: (1) memory is the ring, nothing grows; (2) a caller never waits: ring full, budget spent or
-// another caller
-//   reserving means skipped and counted; (3) jobs leave in the order they came.
+// another caller reserving means skipped and counted; (3) jobs leave in the order they came.
 // Progress: reserve is try-lock; copying is outside it. Reclamation: a slot returns with release().
 // Cost: a caller pays for the copies alone (a 1 MB call: about 100 µs, one call in shadow_one_in), bounded by
-//   bytes_per_second.
+// bytes_per_second.
 // Why not simpler: holding references needs a version counter that proves the inputs unchanged; inference
 // tensors have none.
 #pragma once
@@ -41,7 +39,7 @@ struct ShadowJob {
 };
 
 struct ShadowCounters {
-  uint64_t taken = 0, compared = 0, mismatched = 0, abandoned = 0;
+  uint64_t taken = 0, abandoned = 0;
   uint64_t skipped_busy = 0, skipped_full = 0, skipped_budget = 0;
 };
 
@@ -64,6 +62,7 @@ class ShadowArena {
   };
   // A slot with `bytes` of 64-byte aligned memory, or null (counted).
   Slot* reserve(int64_t bytes);
+  // release: pairs with next()'s acquire: the copies are complete.
   void commit(Slot* slot) { slot->state.store(kReady, std::memory_order_release); }
   void abandon(Slot* slot) { slot->state.store(kAbandoned, std::memory_order_release); }
 
@@ -71,9 +70,6 @@ class ShadowArena {
   // The oldest finished job, or null. Abandoned ones are dropped on the way.
   Slot* next();
   void release(Slot* slot);
-  void count_compared(bool matched) {
-    (matched ? compared_ : mismatched_).fetch_add(1, std::memory_order_relaxed);
-  }
 
   // ---- the aggregator: `elapsed_ns` since the last call refills the byte budget.
   void refill(int64_t elapsed_ns);
@@ -94,7 +90,7 @@ class ShadowArena {
   uint64_t head_slot_ = 0;
   std::atomic<uint64_t> tail_slot_{0};
   std::atomic<int64_t> budget_;
-  std::atomic<uint64_t> taken_{0}, compared_{0}, mismatched_{0}, abandoned_{0}, busy_{0}, full_{0}, spent_{0};
+  std::atomic<uint64_t> taken_{0}, abandoned_{0}, busy_{0}, full_{0}, spent_{0};
 };
 
 }  // namespace niche::core

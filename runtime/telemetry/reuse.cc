@@ -2,18 +2,6 @@
 
 namespace niche::telemetry {
 
-const char* cache_state_name(CacheState state) {
-  switch (state) {
-    case CacheState::kUnknown:
-      return "unknown";
-    case CacheState::kWarm:
-      return "warm";
-    case CacheState::kCold:
-      return "cold";
-  }
-  return "?";
-}
-
 ReuseTracker::ReuseTracker(const Options& options) : options_(options), decay_(options.half_life_ns) {}
 
 void ReuseTracker::observe_gap(uint32_t site, double bytes, double calls, int64_t now_ns) {

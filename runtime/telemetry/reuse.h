@@ -1,8 +1,8 @@
 // ReuseTracker: in which cache state do the calls of a site find their data?
 //
 // A site whose next call comes after more bytes were touched than the last-level cache holds finds its
-// weights evicted: "cold". The evaluator judges kernels in the state that live calls are in (DESIGN.md,
-// Faster), so a wrong answer here picks the wrong winner: answers have hysteresis, and "unknown" until enough
+// weights evicted: "cold". The evaluator judges kernels in the state that live calls are in
+// (docs/evaluation.md), so a wrong answer here picks the wrong winner: answers have hysteresis, and "unknown" until enough
 // was seen.
 //
 // Thread-safety: one owner. Pure: time is given. Bound: `sites_max` sites; past that, new ones stay unknown
@@ -18,7 +18,6 @@
 namespace niche::telemetry {
 
 enum class CacheState : uint8_t { kUnknown = 0, kWarm, kCold };
-const char* cache_state_name(CacheState state);
 
 // What one site did in one interval of aggregation.
 struct SiteInterval {

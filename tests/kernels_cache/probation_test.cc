@@ -29,12 +29,6 @@ void require(bool ok) {
   if (!ok) ::_exit(3);
 }
 
-TEST(ProbationPolicy, NeedsBothCallsAndTime) {
-  EXPECT_FALSE(probation_served(9'999, 3600 * kSecond));
-  EXPECT_FALSE(probation_served(1'000'000, kProbationNs - 1));
-  EXPECT_TRUE(probation_served(10'000, kProbationNs));
-}
-
 TEST_F(ProbationTest, AMarkNeedsARun) {
   auto cache = open();
   EXPECT_EQ(cache->probation().mark(kKernel, now_).code(), dispatch::Code::kInvalid);
@@ -81,6 +75,23 @@ TEST_F(ProbationTest, AKernelOnProbationInACrashedProcessIsHeldBack) {
   EXPECT_EQ(cache->standings().state(kKernel.id), StandingState::kHeld);
   ASSERT_TRUE(cache->standings().clear_hold(kKernel, now_).ok());
   EXPECT_TRUE(open()->load(kKernel.id));
+}
+
+TEST_F(ProbationTest, ACommitIsTheReverificationThatAHeldKernelWaitsFor) {
+  auto cache = open();
+  ASSERT_TRUE(cache->commit(test_record(1)).ok());
+  for (int time = 1; time < StandingStore::kHoldsMax; ++time) {
+    ASSERT_TRUE(cache->standings().hold(kKernel, "crash", "run-" + std::to_string(time), now_).ok());
+    ASSERT_FALSE(cache->load(kKernel.id));
+    ASSERT_TRUE(cache->commit(test_record(1)).ok());
+    EXPECT_EQ(cache->standings().state(kKernel.id), StandingState::kCleared);
+    EXPECT_TRUE(cache->load(kKernel.id));
+    EXPECT_TRUE(open()->load(kKernel.id)) << "durably";
+  }
+  // Holds are counted over re-verifications: a kernel that crashes again and again does not come back.
+  ASSERT_TRUE(cache->standings().hold(kKernel, "crash", "run-last", now_).ok());
+  EXPECT_EQ(cache->commit(test_record(1)).status().code(), dispatch::Code::kUnsupported);
+  EXPECT_FALSE(cache->load(kKernel.id));
 }
 
 TEST_F(ProbationTest, AKernelThatServedItsProbationIsNotSuspected) {

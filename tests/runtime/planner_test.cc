@@ -48,6 +48,16 @@ TEST_F(PlannerTest, WaitsUntilADefinitionWasHotForLongEnough) {
   EXPECT_EQ(why, "nothing is hot");
 }
 
+TEST_F(PlannerTest, StartsNoSessionBeforeP99WithoutSessionsIsKnown) {
+  const std::vector ranking{hot(1, 0.2)};
+  now.p99_known = false;
+  EXPECT_EQ(next(ranking, 0), nullptr);
+  EXPECT_EQ(next(ranking, 1), nullptr);
+  EXPECT_THAT(why, HasSubstr("p99"));
+  now.p99_known = true;
+  EXPECT_NE(next(ranking, 1.1), nullptr) << "it was hot all along";
+}
+
 TEST_F(PlannerTest, IgnoresWhatTakesTooLittleOfACore) {
   const std::vector ranking{hot(1, 0.001)};
   EXPECT_EQ(next(ranking, 0), nullptr);
@@ -61,7 +71,7 @@ TEST_F(PlannerTest, TakesTheMostSavableAndOneAtATime) {
   const auto* first = next(ranking, 1);
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->definition, 2);
-  planner.session_started(2, kSecond);
+  planner.session_started(2);
   EXPECT_EQ(next(ranking, 2, 1), nullptr);
   EXPECT_THAT(why, HasSubstr("sessions_max"));
   planner.session_ended(2, Planner::Outcome::kGained, 3 * kSecond);
@@ -78,7 +88,7 @@ TEST_F(PlannerTest, SessionsWithoutGainAreRepeatedEverMoreRarely) {
   std::vector<double> rests;
   for (int i = 0; i < 4; ++i) {
     ASSERT_NE(next(ranking, at), nullptr);
-    planner.session_started(1, static_cast<int64_t>(at * 1e9));
+    planner.session_started(1);
     planner.session_ended(1, Planner::Outcome::kNothing, static_cast<int64_t>(at * 1e9));
     double rest = 1;
     while (next(ranking, at + rest) == nullptr) rest += 1;
@@ -91,7 +101,7 @@ TEST_F(PlannerTest, SessionsWithoutGainAreRepeatedEverMoreRarely) {
 TEST_F(PlannerTest, WhatAWorkerRefusedIsLeftAloneForAnHour) {
   const std::vector ranking{hot(1, 0.2)};
   (void)next(ranking, 0);
-  planner.session_started(1, kSecond);
+  planner.session_started(1);
   planner.session_ended(1, Planner::Outcome::kRefused, 2 * kSecond);
   EXPECT_EQ(next(ranking, 3000), nullptr);
   EXPECT_THAT(planner.describe(1, 10 * kSecond), HasSubstr("the worker refused"));
@@ -118,11 +128,11 @@ TEST_F(PlannerTest, PausesForMemoryThrottlingLatencyAndItsOwner) {
 TEST_F(PlannerTest, ADefinitionThatNeverHadASessionGoesFirst) {
   const std::vector ranking{hot(1, 0.5), hot(2, 0.2)};
   (void)next(ranking, 0);
-  planner.session_started(1, kSecond);
+  planner.session_started(1);
   planner.session_ended(1, Planner::Outcome::kGained, 2 * kSecond);
   ASSERT_NE(next(ranking, 30), nullptr);
   EXPECT_EQ(next(ranking, 30)->definition, 2u);
-  planner.session_started(2, 30 * kSecond);
+  planner.session_started(2);
   planner.session_ended(2, Planner::Outcome::kGained, 31 * kSecond);
   EXPECT_EQ(next(ranking, 60)->definition, 1u) << "then the most savable";
 }
@@ -131,7 +141,7 @@ TEST_F(PlannerTest, ASessionYieldsToADefinitionThatNeverHadOne) {
   const std::vector ranking{hot(1, 0.5), hot(2, 0.2)};
   (void)next(ranking, 0);
   ASSERT_NE(next(ranking, 1), nullptr);
-  planner.session_started(1, kSecond);
+  planner.session_started(1);
   const auto yields = [&](const Planner::Progress& p) {
     return planner.should_yield(p, ranking, 2 * kSecond);
   };
@@ -139,13 +149,13 @@ TEST_F(PlannerTest, ASessionYieldsToADefinitionThatNeverHadOne) {
   EXPECT_FALSE(yields({1, 0, Planner::kFruitless, 1.5})) << "something faster was seen";
   EXPECT_TRUE(yields({1, 0, Planner::kFruitless, 1.0}));
   EXPECT_TRUE(yields({1, 1, 4, 2.0}));
-  planner.session_started(2, 2 * kSecond);
+  planner.session_started(2);
   EXPECT_FALSE(yields({1, 1, 4, 2.0})) << "all had a session";
 }
 
 TEST_F(PlannerTest, ASessionDoesNotYieldToWhatIsHardlyHot) {
   (void)next({hot(1, 0.5), hot(2, 0.001)}, 0);
-  planner.session_started(1, kSecond);
+  planner.session_started(1);
   EXPECT_FALSE(planner.should_yield({1, 1, 4, 2.0}, {hot(1, 0.5), hot(2, 0.001)}, 9 * kSecond));
 }
 
@@ -248,6 +258,21 @@ TEST(LatencyWatch, WithoutRequestScopesNothingPausesAndNobodyWaitsForLong) {
   EXPECT_FALSE(watch.ready(now + kSecond / 2));
   EXPECT_TRUE(watch.ready(now + 2 * kSecond));
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(watch.advance(true, now += kSecond));
+}
+
+TEST(LatencyWatch, FirstSessionsWaitForEnoughRequestsOrThreeSeconds) {
+  LatencyWatch busy{LatencyWatch::Options{}}, slow{LatencyWatch::Options{}};
+  int64_t now = 1000 * kSecond;  // both servers were idle for long before their first request
+  for (LatencyWatch* w : {&busy, &slow}) {
+    (void)w->advance(false, 1);
+    (void)w->advance(false, now);
+  }
+  for (int i = 0; i < LatencyWatch::Options{}.quiet_min; ++i) busy.add(1e7);
+  slow.add(1e7);
+  for (LatencyWatch* w : {&busy, &slow}) (void)w->advance(false, now);
+  EXPECT_TRUE(busy.ready(now));
+  EXPECT_FALSE(slow.ready(now + 2 * kSecond));
+  EXPECT_TRUE(slow.ready(now + 4 * kSecond));
 }
 
 }  // namespace
