@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "dispatch/base/hash.h"
 #include "dispatch/publisher.h"
 
 namespace niche::dispatch {
@@ -32,11 +31,43 @@ const Kernel* serves_now(const Publisher& publisher, const WideProblem& problem,
 const char* stale_reason_name(StaleReason r) { return kReasonNames[static_cast<int>(r)]; }
 
 bool CapturedGraph::may_replay() const {
-  const Words* w = words_.load(std::memory_order_acquire);  // acquire: pairs with hold()
-  if (w == nullptr) return true;
-  for (const auto* word : w->of_routes)
-    if (quarantined(*word)) return false;
+  // acquire, both: pair with watch().
+  for (const Words* w = &words_; w != nullptr; w = w->next.load(std::memory_order_acquire)) {
+    const uint32_t n = w->count.load(std::memory_order_acquire);
+    for (uint32_t i = 0; i < n; ++i)
+      if (quarantined(*w->of_routes[i])) return false;
+  }
   return true;
+}
+
+// Under the lock.
+void CapturedGraph::watch(const std::atomic<uint32_t>* word) {
+  if (!watched_.insert(word).second) return;
+  Words* last = more_words_.empty() ? &words_ : more_words_.back().get();
+  uint32_t n = last->count.load(std::memory_order_relaxed);  // own lock
+  if (n == Words::kPlaces) {
+    more_words_.push_back(std::make_unique<Words>());
+    Words* const next = more_words_.back().get();
+    last->next.store(next, std::memory_order_release);  // release: pairs with may_replay()
+    last = next;
+    n = 0;
+  }
+  last->of_routes[n] = word;
+  last->count.store(n + 1, std::memory_order_release);  // release: pairs with may_replay()
+}
+
+void CapturedGraph::restart() {
+  std::lock_guard lock(mutex_);
+  // relaxed: nobody looks meanwhile.
+  words_.count.store(0, std::memory_order_relaxed);
+  words_.next.store(nullptr, std::memory_order_relaxed);
+  more_words_.clear();
+  watched_.clear();
+  held_.clear();
+  uses_.clear();
+  blocks_.clear();
+  block_bytes_ = workspace_bytes_ = 0;
+  told_.store(0, std::memory_order_relaxed);
 }
 
 std::vector<GraphUse> CapturedGraph::uses() const {
@@ -66,27 +97,18 @@ bool CapturedGraph::reserve(int64_t bytes) {
   return true;
 }
 
-bool CapturedGraph::hold(const WideProblem& problem, const ProblemKey& key,
-                         std::shared_ptr<const Route> route, std::shared_ptr<const Kernel> kernel) {
-  if (kernel == nullptr) return false;  // nobody owns it
+FallbackReason CapturedGraph::hold(const WideProblem& problem, const ProblemKey& key,
+                                   std::shared_ptr<const Route> route, std::shared_ptr<const Kernel> kernel) {
+  if (kernel == nullptr) return FallbackReason::kNoKernel;
   std::lock_guard lock(mutex_);
-  const auto at = by_key_.find(key);
-  if (at != by_key_.end() && uses_[at->second].kernel == kernel) return true;
-  if (uses_.size() >= options_.uses_max) return false;
-  if (!reserve(int64_t{64} * kernel->workspace_units)) return false;
-  by_key_[key] = uses_.size();
+  const Held use{key, route.get(), kernel.get()};
+  if (held_.count(use) != 0) return FallbackReason::kNone;
+  if (uses_.size() >= options_.uses_max) return FallbackReason::kGraphFull;
+  if (!reserve(int64_t{64} * kernel->workspace_units)) return FallbackReason::kNoWorkspace;
+  if (route != nullptr && kernel == route->incumbent()) watch(route->state_word());
   uses_.push_back({problem, std::move(route), std::move(kernel)});
-  const GraphUse& use = uses_.back();
-  if (use.route == nullptr || use.kernel != use.route->incumbent()) return true;
-  const Words* now = words_.load(std::memory_order_relaxed);  // own lock
-  const auto* word = use.route->state_word();
-  if (now != nullptr && std::count(now->of_routes.begin(), now->of_routes.end(), word) != 0) return true;
-  auto next = std::make_unique<Words>();
-  if (now != nullptr) *next = *now;
-  next->of_routes.push_back(word);
-  words_.store(next.get(), std::memory_order_release);  // release: pairs with may_replay()
-  all_words_.push_back(std::move(next));                // a replay may be looking at the one before
-  return true;
+  held_.insert(use);
+  return FallbackReason::kNone;
 }
 
 Result<std::shared_ptr<CapturedGraph>> GraphRegistry::make(GraphOptions options) {
@@ -149,8 +171,7 @@ void GraphRegistry::poll(const Publisher& publisher) {
     for (const StaleUse& u : s.uses)
       news = mix64(news ^ hash_bytes(u.kernel + '>' + u.serves_now + stale_reason_name(u.reason)) ^
                    pack_key(u.problem).hash());
-    if (news == g->told_) continue;
-    g->told_ = news;
+    if (news == g->told_.exchange(news, std::memory_order_relaxed)) continue;
     if (!s.uses.empty()) g->options_.on_stale(s);
   }
 }

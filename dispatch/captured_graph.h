@@ -6,7 +6,10 @@
 //     RequestScope scope(*dispatcher, {.id = 0, .capture = CaptureState::kCaptured, .graph = graph.get()});
 //     ... the calls that are captured ...
 //   }
-//   if (!graph->may_replay()) recapture();      // before each replay: a load a call that is in it
+//   if (!graph->may_replay()) {                 // before each replay: a load a route that is in it
+//     ... destroy the device's graph ...
+//     graph->restart();                         // and capture again
+//   }
 //
 // A call under capture gets a *pinned* route: the incumbent, if it is capturable, else the library. No arm of
 // a rollout is drawn: a graph replays one choice for ever, which would make a share of 1 % all or nothing.
@@ -16,10 +19,11 @@
 // Roles: the thread that captures adds uses; the server owns graphs and replays them; the aggregator polls.
 // Invariants: (1) kernel, module, Route and workspace of every use live as long as the CapturedGraph; (2) a
 // use never changes: a replaced kernel goes on being replayed until the owner captures again, and the owner
-// is told; (3) uses are at most uses_max: calls past that get the library. Calls captured without a handle
-// are held by the registry's own graph, as long as the Dispatcher lives. Progress: may_replay() is wait-free;
-// the rest takes a lock. Reclamation: shared_ptr. The owner destroys the device's graph first. Cost: a
-// captured call 1 µs; may_replay 1 ns a route; poll 1 µs a use.
+// is told; (3) uses are at most uses_max: calls past that get the library; (4) every route whose incumbent is
+// replayed is watched, also where two routes share a kernel: either may be the one that is quarantined. Calls
+// captured without a handle are held by the registry's own graph, as long as the Dispatcher lives. Progress:
+// may_replay() is wait-free; the rest takes a lock. Reclamation: shared_ptr, or restart(). The owner destroys
+// the device's graph first. Cost: a captured call 1 µs; may_replay 1 ns a route; poll 1 µs a use.
 #pragma once
 
 #include <atomic>
@@ -28,10 +32,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "dispatch/base/hash.h"
 #include "dispatch/base/status.h"
+#include "dispatch/fallback_reason.h"
 #include "dispatch/problem_key.h"
 #include "dispatch/published_kernel.h"
 #include "dispatch/route.h"
@@ -89,14 +95,18 @@ class CapturedGraph {
   const std::string& owner() const { return options_.owner; }
   // False: a kernel of it was quarantined. Acts from the very next replay on, whatever polls.
   bool may_replay() const;
+  // Lets go of all that was held, for another capture under this handle. Requires: the device's graph is gone;
+  // nobody captures into this handle, or asks may_replay() of it, meanwhile.
+  void restart();
   std::vector<GraphUse> uses() const;
   int64_t workspace_bytes() const;  // of all its blocks
 
   // ---- for Dispatcher::Call ----
 
-  // Holds what the use needs. False: uses_max is reached, or there is no workspace for it: the library, then.
-  bool hold(const WideProblem& problem, const ProblemKey& key, std::shared_ptr<const Route> route,
-            std::shared_ptr<const Kernel> kernel);
+  // Holds what the use needs. kNone: held; else why it cannot be (kGraphFull, kNoWorkspace, kNoKernel where
+  // nobody owns the kernel): the library, then.
+  FallbackReason hold(const WideProblem& problem, const ProblemKey& key, std::shared_ptr<const Route> route,
+                      std::shared_ptr<const Kernel> kernel);
   bool has_allocator() const { return options_.allocate != nullptr; }
   // What hold() reserved: large enough for each kernel held so far. Kernels of one graph share it: they run
   // in the order of its stream.
@@ -108,22 +118,41 @@ class CapturedGraph {
 
  private:
   friend class GraphRegistry;
+  // State words of routes, in the order in which they came; a full block is followed by another. A word is
+  // written before `count` says so.
   struct Words {
-    std::vector<const std::atomic<uint32_t>*> of_routes;
+    static constexpr uint32_t kPlaces = 62;
+    std::atomic<uint32_t> count{0};
+    const std::atomic<uint32_t>* of_routes[kPlaces] = {};
+    std::atomic<Words*> next{nullptr};
+  };
+  // What one use is recognised by when the same call is captured again.
+  struct Held {
+    ProblemKey key;
+    const Route* route;
+    const Kernel* kernel;
+    bool operator==(const Held&) const = default;
+  };
+  struct HeldHash {
+    size_t operator()(const Held& h) const {
+      return static_cast<size_t>(mix64(h.key.hash() ^ reinterpret_cast<uintptr_t>(h.route)) ^
+                                 reinterpret_cast<uintptr_t>(h.kernel));
+    }
   };
   bool reserve(int64_t bytes);
+  void watch(const std::atomic<uint32_t>* word);
 
   const GraphOptions options_;
   mutable std::mutex mutex_;
   std::vector<GraphUse> uses_;
-  std::unordered_map<ProblemKey, size_t, ProblemKeyHash> by_key_;
+  std::unordered_set<Held, HeldHash> held_;
   std::vector<std::shared_ptr<void>> blocks_;  // the last one is the largest; all may be in the graph
   int64_t block_bytes_ = 0, workspace_bytes_ = 0;
-  // State words of the routes whose kernels are replayed; replaced as a whole, so that may_replay() takes no
-  // lock. One more a route: some KiB at a hundred of them.
-  std::atomic<const Words*> words_{nullptr};
-  std::vector<std::unique_ptr<const Words>> all_words_;
-  uint64_t told_ = 0;  // hash of what on_stale was told last
+  // Of the routes whose kernels are replayed: grows at its end, so that may_replay() takes no lock.
+  Words words_;
+  std::vector<std::unique_ptr<Words>> more_words_;  // all but the first
+  std::unordered_set<const std::atomic<uint32_t>*> watched_;
+  std::atomic<uint64_t> told_{0};  // hash of what on_stale was told last
 };
 
 class GraphRegistry {

@@ -400,8 +400,8 @@ Decision Dispatcher::Call::decide_captured(ThreadState* t, const CallSite& site,
       t->request.graph != nullptr ? *t->request.graph : site.dispatcher()->graphs_.unowned();
   // Both are shared: the table that this thread has pinned holds them.
   auto route = d.route != nullptr ? d.route->shared_from_this() : nullptr;
-  if (graph.hold(problem, key, route, d.kernel->weak_from_this().lock())) return d;
-  return take_back(t, site, d, FallbackReason::kNoWorkspace);
+  const FallbackReason why = graph.hold(problem, key, route, d.kernel->weak_from_this().lock());
+  return why == FallbackReason::kNone ? d : take_back(t, site, d, why);
 }
 
 void Dispatcher::Call::serve_region(ThreadState* t, const std::vector<NicheIndex::Region>& regions,

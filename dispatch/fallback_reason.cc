@@ -10,7 +10,7 @@ constexpr const char* kReasonNames[] = {
     "no_workspace", "not_packed",     "disabled",     "rolled_back",    "capture_unknown", "forked",
     "shutdown",     "thread_exiting", "thread_limit", "requires_grad",  "subclass",        "functorch",
     "sparse",       "quantized",      "conjugate",    "foreign_device", "dtype",           "forced",
-    "probation"};
+    "probation",    "graph_full"};
 static_assert(sizeof(kRungNames) / sizeof(*kRungNames) == kRungCount);
 static_assert(sizeof(kReasonNames) / sizeof(*kReasonNames) == kFallbackReasonCount);
 }  // namespace

@@ -45,8 +45,9 @@ enum class FallbackReason : uint8_t {
   kDtype,          // an element type outside the schema
   kForced,         // the fallback was forced
   kProbation,      // kernels are held back after an unclean end
+  kGraphFull,      // the captured graph holds as many uses as it may (GraphOptions::uses_max)
 };
-inline constexpr int kFallbackReasonCount = 25;
+inline constexpr int kFallbackReasonCount = 26;
 const char* fallback_reason_name(FallbackReason reason);  // "miss", "no_kernel", ...
 
 }  // namespace niche::dispatch

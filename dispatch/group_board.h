@@ -20,7 +20,7 @@ namespace niche::dispatch {
 class GroupBoard {
  public:
   static constexpr int kRanksMax = 64;
-  static constexpr size_t kPayloadBytesMax = 64 << 10;
+  static constexpr size_t kPayloadBytesMax = 512 << 10;  // a full GroupTable of the longest names
 
   enum class Word : uint8_t {
     kState,       // phase and version of the newest proposal
@@ -46,16 +46,17 @@ class GroupBoard {
   virtual std::vector<uint8_t> read_payload(uint64_t version) const = 0;
 };
 
-// A file of 130 KiB mapped by every rank, in /dev/shm say.
+// A file of 1 MiB mapped by every rank, in /dev/shm say. Its memory is reserved when it is made: a write to a
+// page that a full file system does not have would be a SIGBUS, in the middle of a step.
 //
 // Thread-safety: all methods from several threads and processes. Progress: lock-free. Cost: a load of a word
 // that nobody writes is an L1 hit: 1 ns. Reclamation: the mapping goes with the object, the file when
 // somebody removes it.
 class SharedMemoryBoard final : public GroupBoard {
  public:
-  // Makes the file or joins it: whoever comes first sets it up, under a lock on the file. kInvalid: ranks
-  // outside [1, kRanksMax], or the file is of a group of another size. kCorrupt: not such a file. kIo:
-  // errno's text.
+  // Makes the file or joins it: whoever comes first sets it up, under a lock on the file. What a process left
+  // that was killed while it did so is set up again. kInvalid: ranks outside [1, kRanksMax], or the file is of
+  // a group of another size. kCorrupt: not such a file. kIo: errno's text; no room for it, say.
   static Result<std::unique_ptr<SharedMemoryBoard>> open(const std::string& path, int ranks);
   ~SharedMemoryBoard() override;
   SharedMemoryBoard(const SharedMemoryBoard&) = delete;
@@ -72,6 +73,7 @@ class SharedMemoryBoard final : public GroupBoard {
 
  private:
   struct Layout;
+  static Status make_room(int fd, const std::string& path);
   explicit SharedMemoryBoard(Layout* layout) : layout_(layout) {}
   Layout* const layout_;
 };

@@ -58,7 +58,8 @@ bool same_problem(const GroupChange& a, const GroupChange& b) {
   return c == b;
 }
 
-GroupChange* find_problem(std::vector<GroupChange>& in, const GroupChange& c) {
+template <typename Changes>
+auto find_problem(Changes& in, const GroupChange& c) {
   const auto at =
       std::find_if(in.begin(), in.end(), [&](const GroupChange& s) { return same_problem(s, c); });
   return at == in.end() ? nullptr : &*at;
@@ -79,6 +80,9 @@ std::vector<uint8_t> GroupTable::encode(const GroupProposal& p) {
     w.number(c.layout.bits());
     for (const int64_t a : c.axes) w.number(a);
     w.text(c.kernel);
+    const GroupChange* before = find_problem(p.undo, c);
+    w.number(static_cast<uint8_t>(before != nullptr));
+    if (before != nullptr) w.text(before->kernel);
   }
   return std::move(w.bytes);
 }
@@ -99,6 +103,10 @@ Result<GroupProposal> GroupTable::decode(std::span<const uint8_t> payload) {
     c.layout = LayoutClass::from_bits(r.number<uint64_t>());
     for (int64_t& a : c.axes) a = r.number<int64_t>();
     c.kernel = r.text();
+    if (r.number<uint8_t>() != 0) {
+      p.undo.push_back(c);
+      p.undo.back().kernel = r.text();
+    }
     if (!r.ok()) return corrupt("group: the payload ends at byte " + std::to_string(r.at()));
     p.table.push_back(std::move(c));
   }
@@ -121,9 +129,11 @@ Result<std::vector<uint8_t>> GroupTable::proposal(std::span<const GroupChange> c
   p.base = version_;
   p.table = serving_;
   for (const GroupChange& c : changes) {
+    p.undo.push_back(c);
     if (GroupChange* old = find_problem(p.table, c)) {
-      *old = c;
+      p.undo.back() = std::exchange(*old, c);
     } else {
+      p.undo.back().kernel.clear();  // the library served
       p.table.push_back(c);
     }
   }
@@ -136,7 +146,7 @@ Result<std::vector<uint8_t>> GroupTable::proposal(std::span<const GroupChange> c
 Result<std::vector<uint8_t>> GroupTable::rollback() const {
   std::lock_guard lock(mutex_);
   if (undo_.empty()) return not_found("group: no version serves that could be undone");
-  GroupProposal p{version_, true, serving_};
+  GroupProposal p{version_, true, serving_, {}};
   for (const GroupChange& c : undo_) *find_problem(p.table, c) = c;
   return encode(p);
 }
@@ -144,8 +154,7 @@ Result<std::vector<uint8_t>> GroupTable::rollback() const {
 Status GroupTable::prepare(uint64_t version, std::span<const uint8_t> payload) {
   auto proposal = decode(payload);
   if (!proposal) return proposal.status();
-  Prepared p;
-  p.rollback = proposal->rollback;
+  std::vector<GroupChange> changes;
   {
     std::lock_guard lock(mutex_);
     // A rank that joins has nothing yet, and takes whatever the others made from whatever.
@@ -154,11 +163,13 @@ Status GroupTable::prepare(uint64_t version, std::span<const uint8_t> payload) {
                      std::to_string(proposal->base) + ", but " + std::to_string(version_) + " serves");
     for (const GroupChange& c : proposal->table) {
       const GroupChange* old = find_problem(serving_, c);
-      if (old == nullptr || old->kernel != c.kernel) p.changes.push_back(c);
+      if (old == nullptr || old->kernel != c.kernel) changes.push_back(c);
     }
   }
-  NICHE_RETURN_IF_ERROR(dispatcher_->publisher().room(p.changes.size()));
-  for (const GroupChange& c : p.changes) {
+  NICHE_RETURN_IF_ERROR(dispatcher_->publisher().room(changes.size()));
+  Prepared p{std::move(proposal->table), std::move(proposal->undo), {}};
+  if (proposal->rollback) p.undo.clear();
+  for (const GroupChange& c : changes) {
     auto placement = resolve_(c);
     if (!placement) return placement.status();
     NICHE_RETURN_IF_ERROR(dispatcher_->publisher().check(*placement));
@@ -173,25 +184,19 @@ Status GroupTable::prepare(uint64_t version, std::span<const uint8_t> payload) {
   return {};
 }
 
-void GroupTable::take(uint64_t version) {
+Status GroupTable::take(uint64_t version) {
   std::lock_guard lock(mutex_);
   const auto it = prepared_.find(version);
-  if (it == prepared_.end()) return;
+  if (it == prepared_.end())
+    return not_found("group: version " + std::to_string(version) + " is not prepared here; version " +
+                     std::to_string(version_) + " serves on");
   Prepared& p = it->second;
   dispatcher_->publisher().apply(p.placements);
-  undo_.clear();
-  for (GroupChange& c : p.changes) {
-    GroupChange undo = c;
-    if (GroupChange* old = find_problem(serving_, c)) {
-      undo = std::exchange(*old, std::move(c));
-    } else {
-      undo.kernel.clear();  // the library served
-      serving_.push_back(std::move(c));
-    }
-    if (!p.rollback) undo_.push_back(std::move(undo));
-  }
+  serving_ = std::move(p.table);
+  undo_ = std::move(p.undo);
   version_ = version;
   prepared_.erase(it);
+  return {};
 }
 
 void GroupTable::drop(uint64_t version) {

@@ -67,7 +67,7 @@ Status RankGroup::join() {
   };
   if (serving != 0) {
     NICHE_RETURN_IF_ERROR(get_ready(serving));
-    member_->take(serving);
+    NICHE_RETURN_IF_ERROR(member_->take(serving));
     version_.store(serving);
     board_->store(RankWord::kTaken, options_.rank, serving);
   }
@@ -83,9 +83,9 @@ bool RankGroup::all(RankWord w, uint64_t version) const {
 }
 
 Result<uint64_t> RankGroup::propose(std::span<const uint8_t> payload) {
-  if (payload.size() + sizeof(uint64_t) > GroupBoard::kPayloadBytesMax)
+  if (payload.size() > kProposalBytesMax)
     return invalid("group: a payload of " + std::to_string(payload.size()) + " bytes, at most " +
-                   std::to_string(GroupBoard::kPayloadBytesMax - sizeof(uint64_t)));
+                   std::to_string(kProposalBytesMax));
   const uint64_t state = board_->load(Word::kState);
   const Phase phase = phase_of(state);
   const uint64_t last = version_of(state), serving = version_.load();
@@ -187,7 +187,12 @@ uint64_t RankGroup::step_slowly(uint64_t n) {
           return version;
         }
         if (n < board_->load(Word::kSwitchStep)) return version_;
-        member_->take(version);
+        if (const Status s = member_->take(version); !s.ok()) {
+          note_fault("version " + std::to_string(version) + " at step " + std::to_string(n) + ": " +
+                     s.to_string());
+          settled_ = state;
+          return version_;
+        }
         version_.store(version);
         switches_.fetch_add(1, std::memory_order_relaxed);
         board_->store(RankWord::kTaken, rank, version);
@@ -222,6 +227,11 @@ void RankGroup::note_drop(const std::string& why) {
   last_drop_ = why;
 }
 
+void RankGroup::note_fault(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  fault_ = why;
+}
+
 RankGroupStats RankGroup::stats() const {
   RankGroupStats s;
   s.version = version_.load();
@@ -230,6 +240,7 @@ RankGroupStats RankGroup::stats() const {
   s.dropped = dropped_.load(std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
   s.last_drop = last_drop_;
+  s.fault = fault_;
   return s;
 }
 

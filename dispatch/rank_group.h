@@ -48,8 +48,9 @@ class GroupMember {
   virtual ~GroupMember() = default;
   // Makes everything ready, so that take() cannot fail. May take its time. The same version at most once.
   virtual Status prepare(uint64_t version, std::span<const uint8_t> payload) = 0;
-  // From this step on. Called in step(), between the steps' calls.
-  virtual void take(uint64_t version) = 0;
+  // From this step on. Called in step(), between the steps' calls. Fails only where the version was never
+  // prepared here, which the protocol excludes: see RankGroupStats::fault.
+  virtual Status take(uint64_t version) = 0;
   // Was prepared and will not be taken.
   virtual void drop(uint64_t version) = 0;
 };
@@ -68,6 +69,9 @@ struct RankGroupStats {
   uint64_t dropped = 0;   // proposals that this rank saw dropped
   uint64_t waits = 0;     // steps that had to wait for a decision
   std::string last_drop;  // why, as far as this rank knows
+  // Not empty: this rank did not take a version that the others serve. It serves what it served, no further
+  // version can be proposed, and its next collective may not be the others': stop the rank and join again.
+  std::string fault;
 };
 
 class RankGroup {
@@ -78,15 +82,17 @@ class RankGroup {
                                                  const RankGroupOptions& options);
 
   // Before the calls of step n. Requires: n grows; no call or RequestScope is open on the threads that serve
-  // the step. Returns the version that serves it.
+  // the step. Returns the version that serves it on this rank.
   uint64_t step(uint64_t n) {
     if (board_->load(GroupBoard::Word::kState) == settled_) [[likely]]
       return version_;
     return step_slowly(n);
   }
 
+  // The longest payload; the board's place holds its hash besides.
+  static constexpr size_t kProposalBytesMax = GroupBoard::kPayloadBytesMax - sizeof(uint64_t);
   // Announces a version; returns its number. kBusy: another is on its way, or a rank has not taken the last
-  // one yet. kInvalid: a payload past kPayloadBytesMax.
+  // one yet. kInvalid: a payload past kProposalBytesMax.
   Result<uint64_t> propose(std::span<const uint8_t> payload);
   // Prepares, drops, gives up. From a control loop, some ten times a second while idle; cheap.
   void poll();
@@ -110,6 +116,7 @@ class RankGroup {
   bool all(GroupBoard::RankWord w, uint64_t version) const;
   void prepare(uint64_t state);
   void note_drop(const std::string& why);
+  void note_fault(const std::string& why);
 
   const std::shared_ptr<GroupBoard> board_;
   GroupMember* const member_;
@@ -128,7 +135,7 @@ class RankGroup {
   int64_t since_ns_ = 0;
 
   mutable std::mutex mutex_;
-  std::string last_drop_;  // under mutex_
+  std::string last_drop_, fault_;  // under mutex_
 };
 
 }  // namespace niche::dispatch

@@ -1,5 +1,7 @@
 #include "dispatch/captured_graph.h"
 
+#include <malloc.h>
+
 #include <thread>
 
 #include "tests/dispatch/data_plane_fixture.h"
@@ -183,7 +185,9 @@ TEST_F(CapturedGraphTest, UsesAndGraphsAreBounded) {
   auto g = graph({.uses_max = 2});
   EXPECT_EQ(capture(g.get(), 1).rung, Rung::kExact);
   EXPECT_EQ(capture(g.get(), 2).rung, Rung::kExact);
-  EXPECT_EQ(capture(g.get(), 3).rung, Rung::kFallback);
+  const Decision past = capture(g.get(), 3);
+  EXPECT_EQ(past.rung, Rung::kFallback);
+  EXPECT_EQ(past.reason, FallbackReason::kGraphFull) << "not for want of workspace";
   EXPECT_EQ(g->uses().size(), 2u);
   auto h = graph();
   EXPECT_EQ(d->graphs().make({}).status().code(), Code::kBusy);
@@ -227,6 +231,83 @@ TEST_F(CapturedGraphTest, ARegionsKernelIsHeldAndMissed) {
   const auto stale = d->graphs().stale(d->publisher());
   ASSERT_EQ(stale.size(), 1u);
   EXPECT_EQ(stale[0].uses[0].reason, StaleReason::kRemoved);
+}
+
+TEST_F(CapturedGraphTest, AHandleThatStartsAgainHoldsAndWatchesNothingOfBefore) {
+  auto module = std::make_shared<int>(1);
+  std::weak_ptr<int> code = module;
+  int told = 0;
+  auto g = graph({.on_stale = [&](const StaleGraph&) { ++told; },
+                  .allocate = [](int64_t n) -> std::shared_ptr<void> {
+                    return std::shared_ptr<char[]>(new char[static_cast<size_t>(n)]);
+                  }});
+  std::shared_ptr<Route> bad;
+  {
+    auto k = toy_kernel(definition, 3);
+    k->module = std::move(module);
+    k->workspace_units = 4;
+    bad = route(k);
+  }
+  ASSERT_TRUE(d->reserve_workspace(1 << 10).ok());
+  publish_captured(1, bad);
+  EXPECT_EQ(capture(g.get(), 1).rung, Rung::kExact);
+  bad->quarantine();
+  EXPECT_FALSE(g->may_replay());
+  d->graphs().poll(d->publisher());
+  EXPECT_EQ(told, 1);
+  publish_captured(1, route(toy_kernel(definition, 4)));
+  bad.reset();
+  EXPECT_EQ(capture(g.get(), 1).kernel->phase_count, 4);
+  EXPECT_FALSE(g->may_replay()) << "the graph of before may still be there";
+  g->restart();
+  for (int i = 0; i < 3; ++i) d->publisher().poll();
+  EXPECT_TRUE(code.expired());
+  EXPECT_TRUE(g->may_replay());
+  EXPECT_EQ(g->uses().size(), 0u);
+  EXPECT_EQ(g->workspace_bytes(), 0);
+  EXPECT_EQ(capture(g.get(), 1).kernel->phase_count, 4);
+  EXPECT_TRUE(g->may_replay());
+  EXPECT_EQ(g->uses().size(), 1u);
+}
+
+TEST_F(CapturedGraphTest, AKernelThatTwoRoutesServeIsWatchedThroughBoth) {
+  const auto k = toy_kernel(definition, 1);
+  const auto first = route(k), second = route(k);
+  publish_captured(1, first);
+  auto g = graph();
+  EXPECT_EQ(capture(g.get(), 1).route, first.get());
+  publish_captured(1, second);
+  EXPECT_EQ(capture(g.get(), 1).route, second.get());
+  EXPECT_TRUE(g->may_replay());
+  second->quarantine();
+  EXPECT_FALSE(g->may_replay());
+  const auto stale = d->graphs().stale(d->publisher());
+  ASSERT_EQ(stale.size(), 1u);
+  EXPECT_EQ(stale[0].uses.back().reason, StaleReason::kQuarantined);
+}
+
+// Each of many is watched, and the last costs as much as the first.
+TEST_F(CapturedGraphTest, ManyRoutesAreEachWatchedAtAConstantCost) {
+  constexpr int kRoutes = 4096;
+  auto g = graph();
+  std::vector<std::shared_ptr<Route>> routes;
+  for (int i = 1; i <= kRoutes; ++i) {
+    routes.push_back(route(toy_kernel(definition, i)));
+    WideProblem p = problem(i, 7);
+    p.prefix.constraints = ConstraintSet().capturable();
+    ASSERT_TRUE(d->publisher().put(p, routes.back()).ok());
+  }
+  ASSERT_TRUE(d->publisher().commit().ok());
+  const auto before = mallinfo2();
+  for (int i = 1; i <= kRoutes; ++i) ASSERT_EQ(capture(g.get(), i).rung, Rung::kExact);
+  const auto after = mallinfo2();
+  EXPECT_LT(after.uordblks + after.hblkhd, before.uordblks + before.hblkhd + kRoutes * 1024);
+  for (size_t i = 0; i < routes.size(); i += i < 200 ? 1 : 97) {
+    ASSERT_TRUE(g->may_replay());
+    routes[i]->quarantine();
+    ASSERT_FALSE(g->may_replay()) << i;
+    ASSERT_TRUE(routes[i]->set_state(RolloutState::kIncumbent).ok());
+  }
 }
 
 // Capturing, replaying, quarantining and publishing at once.

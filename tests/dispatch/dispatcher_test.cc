@@ -361,7 +361,7 @@ TEST_F(DispatcherTest, NamesOfRungsAndReasonsAreDistinct) {
     for (int j = 0; j < i; ++j)
       EXPECT_STRNE(fallback_reason_name(static_cast<FallbackReason>(i)),
                    fallback_reason_name(static_cast<FallbackReason>(j)));
-  EXPECT_STREQ(fallback_reason_name(FallbackReason::kProbation), "probation")
+  EXPECT_STREQ(fallback_reason_name(FallbackReason::kGraphFull), "graph_full")
       << "the last one: the list is in order";
   EXPECT_STREQ(rung_name(Rung::kForced), "forced");
 }

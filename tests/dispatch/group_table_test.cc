@@ -40,8 +40,7 @@ class GroupTableTest : public testing::DataPlane {
   Status serve(uint64_t version, const Result<std::vector<uint8_t>>& payload) {
     if (!payload) return payload.status();
     NICHE_RETURN_IF_ERROR(table->prepare(version, *payload));
-    table->take(version);
-    return {};
+    return table->take(version);
   }
   int tag(int64_t b) {
     const Decision dec = decide(b, 8);
@@ -54,7 +53,7 @@ TEST_F(GroupTableTest, AVersionServesOnceTakenAndARollbackUndoesIt) {
   const auto first = table->proposal(std::vector{change(1, "5"), change(2, "5")});
   ASSERT_TRUE(table->prepare(1, *first).ok());
   EXPECT_EQ(tag(1), 0) << "prepared is not taken";
-  table->take(1);
+  EXPECT_TRUE(table->take(1).ok());
   EXPECT_EQ(tag(1), 5);
   ASSERT_TRUE(serve(2, table->proposal(std::vector{change(2, "6"), change(3, "7")})).ok());
   EXPECT_EQ(tag(1), 5);
@@ -75,6 +74,41 @@ TEST_F(GroupTableTest, ANewRankGetsTheWholeTableFromTheLastProposal) {
   ASSERT_TRUE(serve(2, second).ok());
   EXPECT_EQ(tag(1), 5);
   EXPECT_EQ(tag(2), 6);
+}
+
+// What it has not seen itself came with the version that serves.
+TEST_F(GroupTableTest, ARankThatJoinedUndoesTheLastVersionAndNothingElse) {
+  ASSERT_TRUE(serve(1, table->proposal(std::vector{change(1, "5"), change(2, "5")})).ok());
+  const auto second = table->proposal(std::vector{change(2, "6"), change(3, "7")});
+  ASSERT_TRUE(serve(2, second).ok());
+  const auto of_an_old_rank = table->rollback();
+  start({});
+  table = make_table();
+  ASSERT_TRUE(serve(2, second).ok());
+  const auto undo = table->rollback();
+  ASSERT_TRUE(undo.ok());
+  EXPECT_EQ(*undo, *of_an_old_rank) << "whichever rank proposes it";
+  ASSERT_TRUE(serve(3, undo).ok());
+  EXPECT_EQ(tag(1), 5) << "not of the version that was undone";
+  EXPECT_EQ(tag(2), 5);
+  EXPECT_EQ(tag(3), 0);
+  EXPECT_EQ(table->rollback().status().code(), Code::kNotFound);
+}
+
+TEST_F(GroupTableTest, AFullTableOfTheLongestNamesIsAProposal) {
+  std::vector<GroupChange> all;
+  for (size_t i = 0; i < GroupTable::kProblemsMax; ++i) {
+    GroupChange c = change(static_cast<int64_t>(i) + 1, std::string(GroupTable::kNameBytesMax, 'k'));
+    c.definition = std::string(GroupTable::kNameBytesMax, 'd');
+    all.push_back(c);
+  }
+  GroupProposal p{1, false, all, all};
+  EXPECT_EQ(GroupTable::encode(p).size(),
+            GroupTable::kHeaderBytes + GroupTable::kProblemsMax * GroupTable::kProblemBytesMax);
+  const auto payload = table->proposal(all);
+  ASSERT_TRUE(payload.ok()) << payload.status().to_string();
+  EXPECT_LE(payload->size(), RankGroup::kProposalBytesMax);
+  EXPECT_EQ(GroupTable::decode(*payload)->table, all);
 }
 
 TEST_F(GroupTableTest, AProposalMadeFromAnOlderVersionIsRefused) {
@@ -103,8 +137,10 @@ TEST_F(GroupTableTest, WhatThisRankCannotServeIsRefusedBeforeAnythingServes) {
   const auto dropped = table->proposal(std::vector{change(1, "5")});
   ASSERT_TRUE(table->prepare(3, *dropped).ok());
   table->drop(3);
-  table->take(3);
-  EXPECT_EQ(tag(1), 0) << "dropped is never taken";
+  const Status never = table->take(3);
+  EXPECT_EQ(never.code(), Code::kNotFound) << "dropped is never taken";
+  EXPECT_NE(never.message().find("version 3"), std::string::npos) << never.message();
+  EXPECT_EQ(tag(1), 0);
 }
 
 // While a reader stalls past the bound, a version is not prepared; one that was prepared before is taken at
@@ -120,7 +156,7 @@ TEST_F(GroupTableTest, AStalledReaderKeepsAVersionFromBeingPreparedNotFromBeingT
       ASSERT_TRUE(d->publisher().put(problem(i, 8), route(toy_kernel(definition, 1))).ok());
       (void)d->publisher().commit();
     }
-    table->take(1);
+    EXPECT_TRUE(table->take(1).ok());
     EXPECT_EQ(table->prepare(2, *table->proposal(std::vector{change(1, "6")})).code(), Code::kBusy);
   }
   EXPECT_EQ(tag(1), 5);
@@ -129,15 +165,13 @@ TEST_F(GroupTableTest, AStalledReaderKeepsAVersionFromBeingPreparedNotFromBeingT
 }
 
 TEST_F(GroupTableTest, PayloadsSurviveAndBrokenOnesAreNamed) {
-  GroupProposal p{7, true, {change(1, "5"), change(2, "")}};
+  GroupProposal p{7, true, {change(1, "5"), change(2, "")}, {change(2, "8")}};
   p.table[0].constraints = ConstraintSet().deterministic();
   p.table[0].axes[4] = -1;
   const auto bytes = GroupTable::encode(p);
   const auto back = GroupTable::decode(bytes);
   ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back->base, 7u);
-  EXPECT_TRUE(back->rollback);
-  EXPECT_EQ(back->table, p.table);
+  EXPECT_EQ(*back, p);
   for (size_t n = 0; n < bytes.size(); ++n)
     EXPECT_EQ(GroupTable::decode(std::span(bytes.data(), n)).status().code(), Code::kCorrupt) << n;
   auto longer = bytes;

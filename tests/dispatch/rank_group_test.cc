@@ -2,9 +2,14 @@
 #include "dispatch/rank_group.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
 
@@ -32,13 +37,15 @@ class Member final : public GroupMember {
     prepared[version] = std::vector<uint8_t>(payload.begin(), payload.end());
     return {};
   }
-  void take(uint64_t version) override {
+  Status take(uint64_t version) override {
+    if (forgets) return not_found("not prepared here");
     EXPECT_EQ(prepared.count(version), 1u) << "nothing is taken that was not prepared";
     serves = prepared[version];
+    return {};
   }
   void drop(uint64_t version) override { EXPECT_EQ(prepared.erase(version), 1u); }
 
-  bool refuses = false;
+  bool refuses = false, forgets = false;
   std::map<uint64_t, std::vector<uint8_t>> prepared;
   std::vector<uint8_t> serves;
 };
@@ -234,6 +241,62 @@ TEST_F(RankGroupTest, RanksThatRunApartNeverDisagree) {
     for (auto& g : groups) waits += g->stats().waits, switches += g->stats().switches;
     ASSERT_GT(waits + switches, 0u);
   }
+}
+
+TEST_F(RankGroupTest, ARankThatCannotTakeWhatItPreparedSaysSoAndTheGroupStaysWhereItIs) {
+  start(2);
+  members[1].forgets = true;
+  ASSERT_TRUE(groups[0]->propose(kA).ok());
+  poll_all();
+  for (uint64_t n = 1; n < 6; ++n)
+    for (auto& g : groups) (void)g->step(n);
+  EXPECT_EQ(groups[0]->stats().version, 1u);
+  EXPECT_EQ(groups[0]->stats().fault, "");
+  EXPECT_EQ(groups[1]->stats().version, 0u);
+  EXPECT_EQ(groups[1]->step(6), 0u);
+  EXPECT_NE(groups[1]->stats().fault.find("version 1 at step 3: "), std::string::npos)
+      << groups[1]->stats().fault;
+  EXPECT_EQ(groups[0]->propose(kB).status().code(), Code::kBusy);
+}
+
+TEST_F(RankGroupTest, ABoardHasItsMemoryBeforeAnybodyWritesToIt) {
+  start(2);
+  struct stat st {};
+  ASSERT_EQ(::stat(path.c_str(), &st), 0);
+  EXPECT_GE(st.st_blocks * 512, st.st_size) << "a write to a page that is not there is a SIGBUS";
+  std::filesystem::remove(path);
+  // A limit on file sizes stands in for a full file system.
+  const pid_t child = fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{64 << 10, RLIM_INFINITY};
+    if (::setrlimit(RLIMIT_FSIZE, &small) != 0) _exit(1);
+    const Status s = SharedMemoryBoard::open(path, 2).status();
+    _exit(s.code() == Code::kIo && s.message().find("no room for its") != std::string::npos ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << (WIFEXITED(status) ? "" : "killed");
+  EXPECT_TRUE(SharedMemoryBoard::open(path, 2).ok()) << "once there is room";
+}
+
+// A process that is killed while it makes the board leaves a file without its first words, of any length.
+TEST_F(RankGroupTest, ABoardWhoseMakerWasKilledIsMadeAgain) {
+  start(2);
+  groups.clear();
+  const auto bytes = std::filesystem::file_size(path);
+  for (const auto left : {bytes, bytes / 2, decltype(bytes){1}, decltype(bytes){0}}) {
+    std::filesystem::resize_file(path, 0);
+    std::filesystem::resize_file(path, left);
+    auto board = SharedMemoryBoard::open(path, 2);
+    ASSERT_TRUE(board.ok()) << left << ": " << board.status().to_string();
+    EXPECT_EQ((*board)->load(GroupBoard::Word::kState), 0u);
+    EXPECT_EQ(std::filesystem::file_size(path), bytes);
+  }
+  // What was not made by open() is left alone.
+  std::filesystem::resize_file(path, 0);
+  std::ofstream(path) << std::string(16, '\0') << std::string(static_cast<size_t>(bytes) - 16, 'x');
+  EXPECT_EQ(SharedMemoryBoard::open(path, 2).status().code(), Code::kCorrupt);
 }
 
 TEST_F(RankGroupTest, BadOptionsAndPayloadsAreNamed) {
