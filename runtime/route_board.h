@@ -7,9 +7,9 @@
 //   properties
 //       fit, and only where that gain is above 1: never slower than the library;
 //   (2) at most one challenger at a time, and only where it promises more than the incumbent;
-//   (3) unseen shapes inside a serving kernel's Guard are that kernel's (a region); inside the challenger's
-//   alone, its;
-//       elsewhere the best library form of their class;
+//   (3) unseen shapes between problems that were measured go to who won there, kernel or library
+//       (measured_regions.h); others inside a serving kernel's Guard are that kernel's; inside the challenger's
+//       alone, its; elsewhere the best library form of their class;
 //   (4) at most kProblemsMax exact problems, least recently seen go first.
 // Progress: publish() does not wait for readers. Cost: publish: some µs a problem of this Definition.
 // Why not simpler: one route a kernel would do if Guards did not overlap; sessions commit one kernel for
