@@ -24,6 +24,7 @@ struct Box {
 struct Cell {
   Box box;
   std::vector<int> points;  // all that lie in it; its corners, that is
+  bool far = false;         // wider than gap_max: only a large win carries across it
 };
 
 std::string place(const MeasuredPoint& p, int axes) {
@@ -44,8 +45,8 @@ class Drawing {
     if (candidates_.empty() || !candidates_[0].library)
       return invalid("niches: candidate 0 must be the library form that serves where no region is");
     if (policy_.margin < 0 || policy_.hysteresis < 0 || policy_.hysteresis > policy_.margin ||
-        policy_.gap_max < 1)
-      return invalid("niches: the policy needs 0 <= hysteresis <= margin and gap_max >= 1");
+        policy_.gap_max < 1 || policy_.far_margin < policy_.margin)
+      return invalid("niches: the policy needs 0 <= hysteresis <= margin <= far_margin and gap_max >= 1");
     if (n > static_cast<size_t>(policy_.points_max))
       return busy("niches: " + std::to_string(n) + " points, at most " + std::to_string(policy_.points_max));
     for (size_t i = 0; i < n; ++i) {
@@ -71,7 +72,7 @@ class Drawing {
     NicheMap map;
     for (size_t i = 0; i < points_.size(); ++i) {
       const int one[] = {static_cast<int>(i)};
-      map.winners.push_back(best(one, kept(points_[i].axes.data()), kAny));
+      map.winners.push_back(best(one, false, kept(points_[i].axes.data()), kAny));
     }
     const std::vector<Cell> cells = find_cells(&map);
     std::vector<NicheRegion> primary = serve(cells, kAny);
@@ -126,20 +127,21 @@ class Drawing {
 
   // May candidate k serve at point i? The bar of a kernel is the best form of the library, that of a form is
   // form 0.
-  bool acceptable(int i, int k, bool serves_now) const {
+  bool acceptable(int i, int k, bool far, bool serves_now) const {
     if (k == 0) return true;
     if (!(ns(i, k) > 0)) return false;
     const double bar = candidate(k).library ? ns(i, 0) : best_library(i);
     const double noise = policy_.noise_factor * point(i).noise;
-    const double margin = serves_now ? policy_.margin - policy_.hysteresis : std::max(policy_.margin, noise);
+    const double asked = far ? policy_.far_margin : policy_.margin;
+    const double margin = serves_now ? asked - policy_.hysteresis : std::max(asked, noise);
     return ns(i, k) <= bar * (1 - margin);
   }
 
   // Mean relative loss against the best measured, weighted; infinity: may not serve all of these points.
-  double loss(std::span<const int> at, int k, bool serves_now) const {
+  double loss(std::span<const int> at, bool far, int k, bool serves_now) const {
     double sum = 0, weight = 0;
     for (const int i : at) {
-      if (!acceptable(i, k, serves_now)) return std::numeric_limits<double>::infinity();
+      if (!acceptable(i, k, far, serves_now)) return std::numeric_limits<double>::infinity();
       double best = ns(i, 0);
       for (int o = 1; o < candidate_count(); ++o)
         if (ns(i, o) > 0) best = std::min(best, ns(i, o));
@@ -151,16 +153,16 @@ class Drawing {
   }
 
   // `now`: who serves there; -1: nobody yet.
-  int best(std::span<const int> at, int now, Among among) const {
+  int best(std::span<const int> at, bool far, int now, Among among) const {
     int winner = 0;
-    double least = loss(at, 0, now == 0);
+    double least = loss(at, far, 0, now == 0);
     for (int k = 1; k < candidate_count(); ++k) {
       if (among == kEveryShape && has_steps(k)) continue;
-      const double l = loss(at, k, k == now);
+      const double l = loss(at, far, k, k == now);
       if (l < least) least = l, winner = k;
     }
     if (now > 0 && now < candidate_count() && now != winner && !(among == kEveryShape && has_steps(now)) &&
-        loss(at, now, true) <= least + policy_.hysteresis)
+        loss(at, far, now, true) <= least + policy_.hysteresis)
       return now;
     return winner;
   }
@@ -170,8 +172,9 @@ class Drawing {
     return std::log2(static_cast<double>(hi) / static_cast<double>(std::max<int64_t>(lo, 1)));
   }
 
-  // Is the cell between these corners carried by its evidence?
-  bool carried(const Cell& c) const {
+  // Can any evidence carry across the cell between these corners? Sets `far` where only a large win does.
+  bool carried(Cell* cell) const {
+    const Cell& c = *cell;
     double widest = 0, sum = 0;
     size_t corners = 1;
     for (size_t i = 0; i < static_cast<size_t>(axes_); ++i) {
@@ -180,8 +183,10 @@ class Drawing {
       sum += g;
       if (c.box.lo[i] != c.box.hi[i]) corners *= 2;
     }
-    const double allowed = std::log2(policy_.gap_max) + 1e-9;
-    return c.points.size() == corners ? widest <= allowed : sum <= allowed;
+    const double near = std::log2(policy_.gap_max) + 1e-9;
+    if (c.points.size() != corners) return sum <= near;
+    cell->far = widest > near;
+    return widest <= std::log2(std::max(policy_.far_gap_max, policy_.gap_max)) + 1e-9;
   }
 
   // The boxes between two measured points that no third divides. Every point in such a box is a corner of it.
@@ -204,7 +209,7 @@ class Drawing {
         // The other diagonal of the same box.
         if (std::any_of(cells.begin(), cells.end(), [&](const Cell& o) { return o.box == c.box; })) continue;
         ++map->cells;
-        if (carried(c)) {
+        if (carried(&c)) {
           cells.push_back(std::move(c));
         } else {
           ++map->cells_too_wide;
@@ -217,25 +222,26 @@ class Drawing {
   std::vector<NicheRegion> serve(const std::vector<Cell>& cells, Among among) const {
     std::vector<int> who(cells.size()), share(candidates_.size());
     for (size_t i = 0; i < cells.size(); ++i) {
-      who[i] = best(cells[i].points, kept(middle(cells[i].box).data()), among);
+      who[i] = best(cells[i].points, cells[i].far, kept(middle(cells[i].box).data()), among);
       ++share[static_cast<size_t>(who[i])];
     }
     // Ties go to the most common of those that are as good as the best, give or take the hysteresis.
     for (size_t i = 0; i < cells.size(); ++i) {
       if (who[i] == 0 || kept(middle(cells[i].box).data()) == who[i]) continue;
-      const double least = loss(cells[i].points, who[i], false);
+      const double least = loss(cells[i].points, cells[i].far, who[i], false);
       int common = who[i];
       for (int k = 1; k < candidate_count(); ++k) {
         if (among == kEveryShape && has_steps(k)) continue;
         if (share[static_cast<size_t>(k)] > share[static_cast<size_t>(common)] &&
-            loss(cells[i].points, k, false) <= least + policy_.hysteresis)
+            loss(cells[i].points, cells[i].far, k, false) <= least + policy_.hysteresis)
           common = k;
       }
       who[i] = common;
     }
     std::vector<std::pair<Box, int>> boxes;
     for (size_t i = 0; i < cells.size(); ++i)
-      if (who[i] != 0) boxes.push_back({cells[i].box, who[i]});
+      if (who[i] != 0 || (policy_.library_regions && !cells[i].far && among == kAny))
+        boxes.push_back({cells[i].box, who[i]});
     join(&boxes);
     std::vector<NicheRegion> regions;
     for (const auto& [box, k] : boxes) regions.push_back(make_region(box, k));

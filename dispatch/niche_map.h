@@ -5,8 +5,8 @@
 // 256, A again from 512, margins of 1-7 %), so no threshold is fitted. The unit of evidence is a *cell*: the
 // box between neighbouring measured points. A candidate serves a cell only where it was measured at every
 // point of it, was better than the best library form at each by more than the noise, and loses least against
-// the best candidate over all of them. Nothing is said of a cell that is wider than the evidence carries, nor
-// of anything beyond the outermost points.
+// the best candidate over all of them. A cell wider than a factor of two needs a win that is larger than what
+// can happen in between; nothing is said of one wider still, nor of anything beyond the outermost points.
 //
 // Hysteresis: who serves a cell now keeps it while it is not worse than the library by more than the margin
 // minus the hysteresis, and not worse than the best candidate by more than the hysteresis. Ties between
@@ -46,9 +46,17 @@ struct NichePolicy {
   // Neighbouring points span a cell if no axis grows by more than this factor between them where every corner
   // of the cell was measured, and all axes together where some were not.
   double gap_max = 2;
+  // Wider cells, up to this factor and measured at every corner, are taken by kernels that are faster by
+  // `far_margin` at least. Between measured lengths of conv1d 1x96xL (six kernels, L 12 to 1535, 579 lengths) the
+  // gain over the library fell below that of both ends by 7 % as a median and 31-45 % at worst, and no deeper
+  // over four octaves than over one: what lies between are tile remainders, not a trend.
+  double far_gap_max = 16;
+  double far_margin = 0.3;
   int64_t gap_small = 8;  // axes that differ by no more than this are close, whatever their ratio
   int points_max = 1024;
   int regions_max = 64;  // NicheIndex::kRegionsMax
+  // Regions of candidate 0 too, last: for an index in which something else would serve where no region is.
+  bool library_regions = false;
 };
 
 struct NicheRegion {
@@ -63,7 +71,7 @@ struct NicheMap {
   std::vector<NicheRegion> regions;  // in the order of their priority
   std::vector<int> winners;          // one a point: who should have its exact entry
   int cells = 0;                     // between neighbouring points
-  int cells_too_wide = 0;            // of these: wider than the evidence carries
+  int cells_too_wide = 0;            // of these: wider than any evidence carries
   int regions_dropped = 0;           // past regions_max, those that save least
 
   // Who serves a shape that has no exact entry; 0: the library.

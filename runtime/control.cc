@@ -213,7 +213,7 @@ void Control::on_handle(HandleState& handle) {
   }
   if (fresh && !forced_.empty())
     if (const Status s = force_locked(forced_); !s.ok())
-      event("force without effect", known->definition->name(), s.message(), LogLevel::kWarning);
+      event("force without effect", known->definition->name(), s.message(), LogLevel::kInfo);
 }
 
 void Control::pause_evolution(bool paused) { owner_pause_.store(paused); }

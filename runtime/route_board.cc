@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "runtime/measured_regions.h"
+
 namespace niche::core {
 
 using dispatch::Kernel;
@@ -196,6 +198,13 @@ Status RouteBoard::publish_regions() {
   };
   const auto library = dispatcher_.fallback(definition_, 0);
   int priority = static_cast<int>(serving_.size()) + 1;
+  int measured_priority = priority + kMeasuredRegionsMax;
+  for (const MeasuredRegion& r : draw_measured_regions(serving_, axes_)) {
+    int64_t corner[dispatch::kMaxVarAxes] = {};
+    for (int i = 0; i < axes_; ++i) corner[i] = r.box.var[static_cast<size_t>(i)].lo;
+    NICHE_RETURN_IF_ERROR(
+        put(r.box, {r.kernel, nullptr, form(form_class(corner, axes_))}, measured_priority--));
+  }
   for (const auto& k : serving_)
     NICHE_RETURN_IF_ERROR(put(k->kernel->guard, {k, nullptr, library}, priority--));
   if (challenger_) NICHE_RETURN_IF_ERROR(put(challenger_->kernel->guard, {nullptr, challenger_, library}, 0));

@@ -6,7 +6,8 @@
 //   (1) a problem's incumbent is the serving kernel with the best measured gain there whose Guard, layout and
 //       properties fit, and only where that gain is above 1: never slower than the library;
 //   (2) at most one challenger at a time, and only where it promises more than the incumbent;
-//   (3) unseen shapes inside a serving kernel's Guard are that kernel's (a region); inside the challenger's
+//   (3) unseen shapes between problems that were measured go to who won there, kernel or library
+//       (measured_regions.h); others inside a serving kernel's Guard are that kernel's; inside the challenger's
 //       alone, its; elsewhere the best library form of their class;
 //   (4) at most kProblemsMax exact problems, least recently seen go first.
 // Progress: publish() does not wait for readers. Cost: publish: some µs a problem of this Definition.

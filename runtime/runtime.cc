@@ -73,6 +73,15 @@ Health Runtime::health() const { return control_->forked() ? Health{} : control_
 int Runtime::http_port() const { return control_->http_port(); }
 int Runtime::sessions_running() const { return control_->sessions_running(); }
 
+Result<std::shared_ptr<CapturedGraph>> Runtime::graph(GraphOptions options) const {
+  if (control_->forked()) return forked_child();
+  return core_->dispatcher().graphs().make(std::move(options));
+}
+std::vector<StaleGraph> Runtime::stale_graphs(const std::string& owner) const {
+  if (control_->forked()) return {};
+  return core_->dispatcher().graphs().stale(core_->dispatcher().publisher(), owner);
+}
+
 dispatch::Dispatcher& Runtime::dispatcher() const { return core_->dispatcher(); }
 
 }  // namespace niche

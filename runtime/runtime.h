@@ -45,13 +45,16 @@
 
 namespace niche {
 
+using dispatch::CapturedGraph;
 using dispatch::CaptureState;
 using dispatch::Code;
+using dispatch::GraphOptions;
 using dispatch::kBf16;
 using dispatch::kF32;
 using dispatch::kI64;
 using dispatch::RequestScope;
 using dispatch::Result;
+using dispatch::StaleGraph;
 using dispatch::Status;
 
 namespace core {
@@ -141,6 +144,18 @@ class Runtime {
   // Evolution sessions that run now, paused ones left out; as of the last tick. One load: a server may ask a
   // request.
   int sessions_running() const;
+
+  // A handle for one device graph that the server captures: opened under
+  //
+  //   niche::RequestScope capture(runtime->dispatcher(), {.capture = CaptureState::kCaptured, .graph = g.get()});
+  //
+  // it keeps alive what the captured calls use, tells with may_replay() whether a kernel in it was
+  // quarantined, and calls options.on_stale (on a thread of the Runtime, which it must neither hold up nor
+  // call into) when calls outside would be served by another kernel. dispatch/captured_graph.h has the
+  // contract. kBusy: too many are alive. kUnsupported: a forked child. May outlive the Runtime.
+  Result<std::shared_ptr<CapturedGraph>> graph(GraphOptions options) const;
+  // Graphs of this owner ("": of all) that replay what would not be chosen now, and which calls in them.
+  std::vector<StaleGraph> stale_graphs(const std::string& owner = "") const;
 
   // For RequestScope. Lives as long as the Runtime or any of its handles.
   dispatch::Dispatcher& dispatcher() const;

@@ -1,8 +1,10 @@
 // bench/dispatch: what a dispatch decision costs, niche's and its rivals', in one run.
 //
-//   dispatch [--json FILE] [--quick] [--rounds N] [--only PATTERN]
+//   dispatch [--json FILE] [--quick] [--rounds N] [--only PATTERN] [--rows]
 //
 // PATTERN: a regular expression on "subject case threads routes", for example "^(niche|bare) hit 1 1024".
+// --quick: one thread, 1,024 routes. --rows prints every row, not the report alone. Thread t runs on the t-th of
+// the CPUs that the process may use (taskset).
 //
 // A figure is that of the least disturbed round, by its mean (each round visits all subjects in a fresh
 // random order); the median round's mean is printed beside it. Percentiles are of batches of 32 calls, since
@@ -23,6 +25,7 @@
 #include <thread>
 
 #include "bench/dispatch/niche_subject.h"
+#include "bench/dispatch/report.h"
 #include "bench/dispatch/rivals.h"
 #include "bench/dispatch/rows.h"
 #include "dispatch/devices/cpu/cycle_clock.h"
@@ -55,10 +58,23 @@ const Timer& timer() {
   return t;
 }
 
-void pin(int cpu) {
+// The CPUs that the process was given, whatever its threads were pinned to since.
+const std::vector<int>& cpus() {
+  static const std::vector<int> all = [] {
+    cpu_set_t set;
+    std::vector<int> v;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+      for (int i = 0; i < CPU_SETSIZE; ++i)
+        if (CPU_ISSET(i, &set)) v.push_back(i);
+    return v;
+  }();
+  return all;
+}
+void pin(int thread) {
+  if (cpus().empty()) return;
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(cpu % static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), &set);
+  CPU_SET(cpus()[static_cast<size_t>(thread) % cpus().size()], &set);
   pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
@@ -119,6 +135,12 @@ Figures measure(Subject& s, const std::vector<Axes>& stream, int threads, int pa
 // The same under 1,000 publications a second from a core of its own.
 template <typename Subject>
 Figures measure_publishing(Subject& s, const std::vector<Axes>& stream, int threads, int passes) {
+  static const bool told = [threads] {
+    if (cpus().size() > static_cast<size_t>(threads)) return false;
+    std::cerr << "hit_publishing: the publisher has no CPU of its own, and takes half of the reader's\n";
+    return true;
+  }();
+  (void)told;
   std::atomic<bool> stop{false};
   std::atomic<long> published{0};
   std::thread publisher([&] {
@@ -259,7 +281,10 @@ void add_assign(Suite* suite, int passes) {
     class Reader {
      public:
       explicit Reader(Empty&) {}
-      [[gnu::noinline]] const Kernel* call(const Axes&) { return library(); }
+      [[gnu::noinline]] const Kernel* call(const Axes&) {
+        asm volatile("");  // else the compiler sees that nothing is done, and calls it once
+        return library();
+      }
     };
   };
   auto w = suite->workload(1024);
@@ -319,51 +344,9 @@ void add_publish(Suite* suite, uint32_t routes) {
   });
 }
 
-void print(const std::vector<Row>& rows) {
-  std::printf("%-18s %-15s %7s %8s %10s %10s %10s %10s %10s\n", "subject", "case", "threads", "routes",
-              "p50 ns", "p99 ns", "p99.9 ns", "ns/op", "median");
-  for (const Row& r : rows) {
-    const Figures f = r.best();
-    std::printf("%-18s %-15s %7d %8u %10.1f %10.1f %10.1f %10.1f %10.1f\n", r.subject.c_str(), r.name.c_str(),
-                r.threads, r.routes, f.p50, f.p99, f.p999, f.mean, r.median_mean());
-  }
-}
-
-void print_ratios(const std::vector<Row>& rows) {
-  const auto at = [&](const std::string& subject, const std::string& name, int threads,
-                      uint32_t routes) -> Figures {
-    for (const Row& r : rows)
-      if (r.subject == subject && r.name == name && r.threads == threads && r.routes == routes)
-        return r.best();
-    return {};
-  };
-  const Figures hit = at("niche", "hit", 1, 1024), bare = at("bare", "hit", 1, 1024),
-                miss = at("niche", "miss", 1, 1024), publishing = at("niche", "hit_publishing", 1, 1024);
-  std::printf(
-      "\nat 1 thread, 1,024 routes: hit / bare %.2f (aim 1.25), repeat %.1f ns (aim 4), miss / hit %.2f (aim "
-      "2), "
-      "publishing p50 %.2fx (aim 1.3), p99.9 %.2fx (aim 3)\n",
-      hit.mean / bare.mean, at("niche", "hit_repeat", 1, 1024).mean, miss.mean / hit.mean,
-      publishing.p50 / hit.p50, publishing.p999 / hit.p999);
-  const double empty = at("benchmark", "empty", 1, 1024).mean;
-  std::printf(
-      "of all these the loop and the call around a subject are %.1f ns; without them: RequestScope %.1f ns "
-      "(aim "
-      "5), assignment %.1f ns (aim 3), repeat %.1f ns\n"
-      "publishing one change: %.1f us into 10,000 routes (aim 20), %.1f us into 100,000 (aim 50)\n",
-      empty, at("niche", "request_scope", 1, 1024).mean - empty, at("niche", "assign", 1, 1024).mean - empty,
-      at("niche", "hit_repeat", 1, 1024).mean - empty, at("niche", "publish", 1, 10'000).p50 / 1000,
-      at("niche", "publish", 1, 100'000).p50 / 1000);
-  for (const char* rival : {"shared_mutex_map", "atomic_shared_ptr", "left_right", "tunableop_like",
-                            "cudnn_like", "apollo_like", "onednn"}) {
-    const Figures f = at(rival, "hit", 1, 1024);
-    if (f.mean > 0) std::printf("  %-18s hit %6.1fx niche's\n", rival, f.mean / hit.mean);
-  }
-}
-
 int run(int argc, char** argv) {
   std::string json, only;
-  bool quick = false;
+  bool quick = false, all_rows = false;
   int rounds = 5;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
@@ -371,15 +354,18 @@ int run(int argc, char** argv) {
       json = argv[++i];
     } else if (a == "--quick") {
       quick = true;
+    } else if (a == "--rows") {
+      all_rows = true;
     } else if (a == "--rounds" && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[++i]));
     } else if (a == "--only" && i + 1 < argc) {
       only = argv[++i];
     } else {
-      std::cerr << "usage: dispatch [--json FILE] [--quick] [--rounds N] [--only PATTERN]\n";
+      std::cerr << "usage: dispatch [--json FILE] [--quick] [--rounds N] [--only PATTERN] [--rows]\n";
       return 2;
     }
   }
+  (void)cpus();  // before any thread is pinned
   Suite suite(quick, rounds, only);
   for (const uint32_t routes :
        quick ? std::vector<uint32_t>{1024} : std::vector<uint32_t>{64, 1024, 16384, 262144}) {
@@ -403,8 +389,8 @@ int run(int argc, char** argv) {
   add_scoped(&suite, 8);
   for (const uint32_t routes : {10'000u, 100'000u}) add_publish(&suite, routes);
   suite.run();
-  print(suite.rows());
-  print_ratios(suite.rows());
+  if (all_rows) print_rows(suite.rows());
+  print_report(suite.rows());
   if (!json.empty() && !write_json(json, suite.rows())) {
     std::cerr << "cannot write " << json << "\n";
     return 1;

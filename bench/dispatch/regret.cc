@@ -4,10 +4,11 @@
 //
 //   regret [--times FILE] [--trace FILE] [--json FILE]
 //
-// The times are record_regions': two independent medians a subject and length. Winners are chosen by the
+// The times are record_regions': two independent ones a subject and length. Winners are chosen by the
 // first; the second is what a call then takes. The oracle is, at each length, whoever the second says is
 // fastest: noise makes it a little better than anything that could be deployed. Measured are the N lengths
-// seen most often in the first tenth of the stream, and a grid of factor `2^(1/2)` (which counts towards N);
+// seen most often in the first tenth of the stream, and a grid of equal factors, 2^(1/2) or more, from the
+// shortest to the longest (at most half of N);
 // judged is the rest of the stream, calls of lengths that were not measured ("held out") apart from those
 // that were.
 //
@@ -237,10 +238,13 @@ int run(int argc, char** argv) {
   for (const size_t budget : {8u, 16u, 32u, 64u, 128u}) {
     std::set<int64_t> measured;
     // The grid first: what a hot list has of short and long shapes is luck. At most half of the budget.
-    for (double g = static_cast<double>(times->rows.begin()->first);
-         measured.size() < budget / 2 && g <= static_cast<double>(times->rows.rbegin()->first) * 1.42;
-         g *= budget < 32 ? 2 : std::sqrt(2)) {
-      auto at = times->rows.lower_bound(static_cast<int64_t>(g));
+    const auto shortest = static_cast<double>(times->rows.begin()->first),
+               longest = static_cast<double>(times->rows.rbegin()->first);
+    const int steps = std::min(static_cast<int>(budget) / 2 - 1,
+                               static_cast<int>(std::ceil(2 * std::log2(longest / shortest))));
+    for (int i = 0; i <= steps; ++i) {
+      auto at = times->rows.lower_bound(
+          static_cast<int64_t>(shortest * std::pow(longest / shortest, i / static_cast<double>(steps))));
       if (at == times->rows.end()) --at;
       measured.insert(at->first);
     }

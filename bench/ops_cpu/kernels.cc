@@ -69,7 +69,7 @@ void LoadedKernel::run(NicheKernelArgs args) {
 Result<std::vector<LoadedKernel>> load_kernels(const evolve::FamilyRegistry& families,
                                                const evolve::CppToolchain& toolchain,
                                                const evolve::CpuTarget& target, const Definition& d,
-                                               int random, const NicheKernelArgs& args) {
+                                               int random) {
   std::vector<LoadedKernel> kernels;
   const size_t preamble = evolve::cpu_preamble().size();
   for (const evolve::TemplateFamily* f : families.for_op(d.schema().op))

@@ -56,17 +56,44 @@ TEST_F(NicheMapTest, AWinWithinTheMarginOrTheNoiseIsNoWin) {
 }
 
 TEST_F(NicheMapTest, NothingIsSaidOfGapsWiderThanTheEvidence) {
-  const NicheMap m = draw({at(32, {100, 50}), at(64, {100, 50}), at(200, {100, 50}), at(400, {100, 50})});
+  const NicheMap m = draw({at(32, {100, 80}), at(64, {100, 80}), at(200, {100, 80}), at(400, {100, 80})});
   EXPECT_EQ(m.cells, 3);
-  EXPECT_EQ(m.cells_too_wide, 1);
   EXPECT_EQ(serves(m, 64), 1);
   EXPECT_EQ(serves(m, 65), 0);
   EXPECT_EQ(serves(m, 199), 0);
   EXPECT_EQ(serves(m, 200), 1);
   EXPECT_EQ(serves(m, 401), 0) << "never past the outermost point";
   EXPECT_EQ(m.winners, (std::vector<int>{1, 1, 1, 1})) << "exact entries need no neighbour";
-  EXPECT_EQ(serves(draw({at(1, {100, 50}), at(9, {100, 50})}), 5), 1) << "small differences are close";
-  EXPECT_EQ(serves(draw({at(1, {100, 50}), at(10, {100, 50})}), 5), 0);
+  EXPECT_EQ(serves(draw({at(1, {100, 80}), at(9, {100, 80})}), 5), 1) << "small differences are close";
+  EXPECT_EQ(serves(draw({at(1, {100, 80}), at(10, {100, 80})}), 5), 0);
+}
+
+// What can happen between two points costs a part of the win, so that a large one carries further.
+TEST_F(NicheMapTest, AWideGapIsTakenByAWinThatIsLargeAtBothItsEnds) {
+  const NicheMap m = draw({at(32, {100, 60}), at(400, {100, 65})});
+  EXPECT_EQ(m.cells_too_wide, 0);
+  EXPECT_EQ(serves(m, 100), 1);
+  EXPECT_EQ(serves(m, 401), 0);
+  EXPECT_EQ(serves(draw({at(32, {100, 60}), at(400, {100, 75})}), 100), 0) << "30 % are asked at each end";
+  EXPECT_EQ(serves(draw({at(32, {100, 60}), at(400, {100, 90, 60})}), 100), 0) << "of one kernel";
+  const NicheMap too_wide = draw({at(8, {100, 10}), at(129, {100, 10})});
+  EXPECT_EQ(too_wide.cells_too_wide, 1) << "past a factor of 16 no win is large enough";
+  EXPECT_EQ(serves(too_wide, 64), 0);
+  policy.library_regions = true;
+  EXPECT_EQ(draw({at(32, {100, 90}), at(400, {100, 90})}).regions.size(), 0u)
+      << "nor is it known there that the library is better";
+}
+
+TEST_F(NicheMapTest, ALibraryRegionIsDrawnWhereOneIsAskedFor) {
+  const std::vector<MeasuredPoint> points{at(32, {100, 90}), at(64, {100, 90}), at(128, {100, 110})};
+  EXPECT_EQ(draw(points).regions.size(), 1u);
+  policy.library_regions = true;
+  const NicheMap m = draw(points);
+  ASSERT_EQ(m.regions.size(), 2u);
+  EXPECT_EQ(m.regions[0].candidate, 1) << "kernels first";
+  EXPECT_EQ(m.regions[1].candidate, 0);
+  EXPECT_EQ(m.regions[1].box.var[0].lo, 64);
+  EXPECT_EQ(m.regions[1].box.var[0].hi, 128);
 }
 
 // Different winners at its two ends: the one that is better than the library at both and loses least.
@@ -215,6 +242,7 @@ TEST_F(NicheMapTest, BadInputIsNamed) {
 
 TEST_F(NicheMapTest, PastTheBoundThoseThatSaveLeastAreDropped) {
   policy.regions_max = 2;
+  policy.far_gap_max = 1;  // no cell but those of 8
   std::vector<MeasuredPoint> points;
   for (int64_t b = 32; b <= 2048; b *= 4) {
     points.push_back(at(b, {100, b == 512 ? 20.0 : b == 128 ? 30.0 : 90.0}));

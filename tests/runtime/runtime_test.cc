@@ -1,3 +1,6 @@
+#include <atomic>
+#include <thread>
+
 #include "tests/runtime/affine_fixture.h"
 
 namespace niche::testing_ops {
@@ -116,6 +119,44 @@ TEST_F(RuntimeCall, AHandleOutlivesItsRuntimeAndServesTheLibrary) {
   ASSERT_TRUE(call(after).ok());
   EXPECT_LT(after.error(), 1e-6);
   EXPECT_EQ(op->runs[0], 1);
+}
+
+// A server that captures device graphs: what a graph replays is held, watched and reported.
+TEST_F(RuntimeCall, ACapturedGraphHoldsWhatItReplaysAndSaysWhenItIsStale) {
+  auto kernel = affine_kernel(handle, "affine_rows", rows(1, 8));
+  const std::weak_ptr<const Kernel> code = kernel;
+  publish(kernel);
+  kernel.reset();
+  std::atomic<int> told{0};
+  auto graph = runtime->graph({.label = "decode", .owner = "model", .on_stale = [&](const StaleGraph& s) {
+                                 EXPECT_EQ(s.uses.size(), 1u);
+                                 ++told;
+                               }});
+  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+  AffineCall c(8, kN);
+  {
+    RequestScope capture(runtime->dispatcher(), {.capture = CaptureState::kCaptured, .graph = graph->get()});
+    ASSERT_TRUE(call(c).ok());
+  }
+  EXPECT_LT(c.error(), 1e-6);
+  EXPECT_EQ(op->runs[0], 0);
+  ASSERT_EQ((*graph)->uses().size(), 1u);
+  EXPECT_TRUE((*graph)->may_replay());
+  EXPECT_TRUE(runtime->stale_graphs("model").empty());
+  {
+    const auto route = std::const_pointer_cast<Route>((*graph)->uses()[0].route);
+    route->quarantine();
+    ASSERT_TRUE(runtime->dispatcher().publisher().erase_route(*route).ok());
+    ASSERT_TRUE(runtime->dispatcher().publisher().commit().ok());
+  }
+  EXPECT_FALSE((*graph)->may_replay());
+  ASSERT_EQ(runtime->stale_graphs("model").size(), 1u);
+  EXPECT_TRUE(runtime->stale_graphs("another").empty());
+  while (told == 0) std::this_thread::yield();  // the control thread polls
+  runtime.reset();
+  EXPECT_FALSE(code.expired()) << "the graph may still be replayed";
+  (*graph)->restart();
+  EXPECT_TRUE((*graph)->may_replay());
 }
 
 TEST_F(RuntimeCall, UnknownOperatorsAndAxesAreNamed) {
