@@ -21,7 +21,8 @@ run() {
   name=$1
   shift
   "$niche" evolve --cache "$work/$name" --seconds "$seconds" --questions 1 --seed 1 \
-    --proposer "exec:tests/fixtures/free_form/replay.sh tests/fixtures/free_form/$name" "$@" 2>/dev/null
+    --proposer "exec:tests/fixtures/free_form/replay.sh tests/fixtures/free_form/$name" "$@" 2>"$work/$name.log" ||
+    { tr '\r' '\n' <"$work/$name.log" | tail -n 20 >&2; echo "free_form: the session of $name failed" >&2; exit 1; }
   "$niche" export last --cache "$work/$name" --format jsonl --out "$work/$name.jsonl"
 }
 run softmax --op softmax --const N=10 --problem M=4096

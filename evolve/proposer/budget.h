@@ -38,6 +38,12 @@ class ModelBudget {
   // Ends the reservation of a call that cost nothing (refused, never connected).
   void release();
 
+  // What was spent of the same limits before this ledger began: once, before the first reservation.
+  void start_from(double usd, int64_t tokens) {
+    usd_spent_ = usd;
+    tokens_spent_ = tokens;
+  }
+
   double usd_spent() const { return usd_spent_; }
   double usd_left() const { return limits_.usd_max - usd_spent_ - usd_reserved_; }
   int64_t tokens_spent() const { return tokens_spent_; }

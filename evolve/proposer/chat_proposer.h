@@ -21,7 +21,7 @@ class ChatProposer final : public Proposer {
         random_(std::random_device{}()) {}
 
   dispatch::Result<ProposalReply> propose(const ProposalRequest& request) override;
-  const ModelBudget& budget() const { return budget_; }
+  ModelBudget* budget() override { return &budget_; }
 
  private:
   struct Attempt;

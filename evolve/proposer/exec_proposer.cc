@@ -89,15 +89,17 @@ class Child {
   int status_ = 0;
 };
 
-// What is there now. False: the pipe's end.
+// What is there now, at most 256 KiB: who writes faster than that is read meets the deadline all the same.
+// False: the pipe's end.
 bool drain(int fd, std::string& to, size_t most) {
   std::array<char, 16 << 10> buffer;
-  for (;;) {
+  for (int reads = 0; reads < 16; ++reads) {
     const ssize_t n = ::read(fd, buffer.data(), buffer.size());
     if (n == 0) return false;
     if (n < 0) return errno == EAGAIN || errno == EINTR;
     if (to.size() <= most) to.append(buffer.data(), static_cast<size_t>(n));
   }
+  return true;
 }
 
 std::string last_line(std::string text) {

@@ -17,6 +17,7 @@ class ExecProposer final : public Proposer {
   ExecProposer(std::string command, const ProposerOptions& options)
       : command_(std::move(command)), options_(options), budget_(options.budget, options.price) {}
   dispatch::Result<ProposalReply> propose(const ProposalRequest& request) override;
+  ModelBudget* budget() override { return &budget_; }
 
  private:
   std::string command_;
@@ -26,8 +27,9 @@ class ExecProposer final : public Proposer {
 
 // Writes DIR/ID.request.json and, the same for reading, DIR/ID.request.md; waits for DIR/ID.reply.json, .md,
 // .txt or .cc. A reply counts once its size and time have stood still for `settle_seconds`; write it under
-// another name and rename it, and it is complete from the first. Requests that are over are removed, replies
-// stay.
+// another name and rename it, and it is complete from the first. A reply that lies there before its request
+// belongs to an earlier one of that name (a session that was killed): it is renamed to *.old, not taken.
+// Requests that are over are removed, replies stay.
 class MailboxProposer final : public Proposer {
  public:
   MailboxProposer(std::string dir, const ProposerOptions& options, double settle_seconds = 1)

@@ -33,6 +33,8 @@ std::string readable(const ProposalRequest& r) {
   return text;
 }
 
+constexpr const char* kReplySuffixes[] = {".reply.json", ".reply.md", ".reply.txt", ".reply.cc"};
+
 struct Seen {
   std::string path;
   off_t bytes;
@@ -47,6 +49,10 @@ Result<ProposalReply> MailboxProposer::propose(const ProposalRequest& request) {
   if (::stat(dir_.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
     return dispatch::unsupported("mailbox " + dir_ + ": no such folder");
   const std::string base = dir_ + '/' + request.id;
+  for (const char* suffix : kReplySuffixes)
+    if (const std::string path = base + suffix;
+        ::rename(path.c_str(), (path + ".old").c_str()) != 0 && errno != ENOENT)
+      return dispatch::errno_status("mailbox: put aside the old " + path);
   NICHE_RETURN_IF_ERROR(write_file(base + ".request.json", request_to_json(request) + '\n'));
   NICHE_RETURN_IF_ERROR(write_file(base + ".request.md", readable(request)));
   const auto over = [&](Result<ProposalReply> result) {
@@ -58,7 +64,7 @@ Result<ProposalReply> MailboxProposer::propose(const ProposalRequest& request) {
   auto since = start;
   for (;;) {
     std::optional<Seen> now;
-    for (const char* suffix : {".reply.json", ".reply.md", ".reply.txt", ".reply.cc"})
+    for (const char* suffix : kReplySuffixes)
       if (const std::string path = base + suffix; !now && ::stat(path.c_str(), &info) == 0)
         now = {path, info.st_size, int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
     const auto at = SteadyClock::now();

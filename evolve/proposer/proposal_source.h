@@ -18,6 +18,14 @@ class ProposalSource {
   virtual bool idle() const = 0;
   // It will never answer again: its process died, its key is refused.
   virtual bool ended() const = 0;
+  // What all calls have cost, failed ones too, as the payer counts it; nothing: it does not count, what
+  // replies state is all there is.
+  virtual std::optional<Usage> spent() const { return std::nullopt; }
+  // What an earlier process spent of the same budget. Before the first request.
+  virtual dispatch::Status start_from(const Usage& spent) {
+    (void)spent;
+    return {};
+  }
   // Requires idle().
   virtual dispatch::Status start(const ProposalRequest& request) = 0;
   // The answer to the request under way, or why there is none (codes as Proposer); nothing within the

@@ -21,6 +21,8 @@ class Proposer {
   // kBusy: not now: budget, breaker, time, no answer yet. kUnsupported: never again in this process (a wrong
   // key, an unknown model): who asks should stop asking. kIo, kCorrupt, kInvalid: this request failed.
   virtual dispatch::Result<ProposalReply> propose(const ProposalRequest& request) = 0;
+  // Its account; null: it costs nothing.
+  virtual ModelBudget* budget() { return nullptr; }
 };
 
 struct ProposerOptions {

@@ -29,8 +29,23 @@ constexpr int kHelloTimeoutMs = 20'000, kSendTimeoutMs = 2000;
 
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-std::string error_frame(const Status& s) {
-  return dump({{"error", {{"code", static_cast<int>(s.code())}, {"message", s.message()}}}});
+json error_object(const Status& s) {
+  return {{"error", {{"code", static_cast<int>(s.code())}, {"message", s.message()}}}};
+}
+std::string error_frame(const Status& s) { return dump(error_object(s)); }
+
+// {"spent": {"usd", "tokens"}} beside whatever else a frame holds: the ledger after it, or before all of it.
+json spent_object(double usd, int64_t tokens) { return {{"usd", usd}, {"tokens", tokens}}; }
+std::optional<Usage> spent_of(const json& frame) {
+  if (!frame.is_object() || !frame.contains("spent") || !frame["spent"].is_object()) return std::nullopt;
+  const json& s = frame["spent"];
+  if (!s.contains("usd") || !s["usd"].is_number() || !s.contains("tokens") ||
+      !s["tokens"].is_number_integer())
+    return std::nullopt;
+  Usage u;
+  u.usd = s["usd"].get<double>();
+  u.output_tokens = s["tokens"].get<int64_t>();
+  return u;
 }
 
 // OK where the frame holds no error.
@@ -75,6 +90,11 @@ class Process final : public ProposalSource {
   }
   bool idle() const override { return !ended_ && !request_; }
   bool ended() const override { return ended_; }
+  std::optional<Usage> spent() const override { return spent_; }
+  Status start_from(const Usage& spent) override {
+    return channel_->send(
+        dump({{"spent", spent_object(spent.usd, spent.input_tokens + spent.output_tokens)}}), kSendTimeoutMs);
+  }
   Status start(const ProposalRequest& request) override {
     Status s = channel_->send(request_to_json(request), kSendTimeoutMs);
     if (s.ok())
@@ -93,6 +113,7 @@ class Process final : public ProposalSource {
       ended_ = true;
       return Result<ProposalReply>(dispatch::unsupported("proposer process: " + frame.status().message()));
     }
+    if (auto spent = spent_of(json::parse(**frame, nullptr, false))) spent_ = spent;
     if (Status s = error_of(**frame); !s.ok()) {
       ended_ = s.code() == Code::kUnsupported;
       return Result<ProposalReply>(s);
@@ -105,6 +126,7 @@ class Process final : public ProposalSource {
   pid_t pid_;
   std::unique_ptr<FrameChannel> channel_;
   std::optional<ProposalRequest> request_;
+  std::optional<Usage> spent_;
   bool ended_ = false;
 };
 
@@ -180,16 +202,21 @@ int proposer_main() {
     auto frame = channel.receive(60'000);
     if (!frame.ok()) return 0;  // the session is over
     if (!*frame) continue;
-    auto request = request_from_json(**frame);
-    std::string answer;
-    if (!request.ok()) {
-      answer = error_frame(request.status());
-    } else if (auto reply = (*proposer)->propose(*request); reply.ok()) {
-      answer = reply_to_json(*reply);
-    } else {
-      answer = error_frame(reply.status());
+    ModelBudget* budget = (*proposer)->budget();
+    if (const auto spent = spent_of(json::parse(**frame, nullptr, false))) {
+      if (budget != nullptr) budget->start_from(spent->usd, spent->output_tokens);
+      continue;
     }
-    if (!channel.send(answer, 10'000).ok()) return 0;
+    auto request = request_from_json(**frame);
+    json answer;
+    if (!request.ok())
+      answer = error_object(request.status());
+    else if (auto reply = (*proposer)->propose(*request); reply.ok())
+      answer = json::parse(reply_to_json(*reply));
+    else
+      answer = error_object(reply.status());
+    if (budget != nullptr) answer["spent"] = spent_object(budget->usd_spent(), budget->tokens_spent());
+    if (!channel.send(dump(answer), 10'000).ok()) return 0;
   }
 }
 

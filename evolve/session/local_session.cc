@@ -57,6 +57,10 @@ dispatch::Result<SessionEvent> run_local_session(SessionRequest request, LocalSe
       store = std::move(opened->store);
       if (auto s = store->prune(kSessionsKept, kStoreBytesMax); !s.ok() && options.log)
         options.log("prune: " + s.to_string());
+      if (request.resume && options.log && !store->unfinished((*definition)->name()).ok())
+        if (auto last = store->newest((*definition)->name()); last.ok())
+          options.log("session " + last->id + " has ended (" + last->reason +
+                      "): nothing is left to resume, a new session begins");
     }
   }
 

@@ -191,30 +191,30 @@ void ModelSearch::ask(const std::function<std::vector<TemplateMaterial>()>& temp
   if (Status s = parts_.source->start(request_); !s.ok() && trouble_.empty()) trouble_ = s.message();
 }
 
-std::vector<int> ModelSearch::poll(int timeout_ms, int batch, std::string* exchange) {
-  std::vector<int> fresh;
-  if (parts_.source == nullptr) return fresh;
-  auto answer = parts_.source->poll(timeout_ms);
-  if (!answer) return fresh;
+std::optional<ModelSearch::Answer> ModelSearch::poll(int timeout_ms, int batch) {
+  if (parts_.source == nullptr) return std::nullopt;
+  auto came = parts_.source->poll(timeout_ms);
+  if (!came) return std::nullopt;
+  if (const auto counted = parts_.source->spent()) {
+    spent_ = *counted;
+  } else if (came->ok()) {
+    spent_.input_tokens += (*came)->usage.input_tokens;
+    spent_.output_tokens += (*came)->usage.output_tokens;
+    spent_.usd += (*came)->usage.usd;
+  }
   const auto failed = [&](const std::string& why) {
     ++failed_questions_;
     if (trouble_.empty()) trouble_ = why;
-    return fresh;
+    return Answer{{}, "", why};
   };
-  if (!answer->ok()) return failed(answer->status().message());
-  const proposer::ProposalReply& reply = **answer;
-  usage_.input_tokens += reply.usage.input_tokens;
-  usage_.output_tokens += reply.usage.output_tokens;
-  usage_.usd += reply.usage.usd;
+  if (!came->ok()) return failed(came->status().message());
+  const proposer::ProposalReply& reply = **came;
   auto programs = proposer::parse_reply(reply.text, request_.parent);
   if (!programs.ok()) {
     last_failure_ = "the last answer held no program: " + programs.status().message();
     return failed(request_.id + ": " + programs.status().message());
   }
-  *exchange =
-      nlohmann::ordered_json{{"request", nlohmann::ordered_json::parse(proposer::request_to_json(request_))},
-                             {"reply", nlohmann::ordered_json::parse(proposer::reply_to_json(reply))}}
-          .dump();
+  Answer answer;
   Status trouble;
   for (proposer::Program& one : *programs) {
     Program p;
@@ -232,16 +232,32 @@ std::vector<int> ModelSearch::poll(int timeout_ms, int batch, std::string* excha
     for (const kb::Skill& s : pending_.task.skills) p.skills.push_back(s.id);
     const int id = p.id;
     if (Status s = restore(std::move(p)); s.ok())
-      fresh.push_back(id);
+      answer.programs.push_back(id);
     else if (trouble.ok())
       trouble = s;
   }
-  if (fresh.empty()) {
+  if (answer.programs.empty()) {
     last_failure_ = "the last answer's program was refused: " + trouble.message();
     return failed(request_.id + ": " + trouble.message());
   }
   failed_questions_ = 0;
-  return fresh;
+  answer.exchange =
+      nlohmann::ordered_json{{"request", nlohmann::ordered_json::parse(proposer::request_to_json(request_))},
+                             {"reply", nlohmann::ordered_json::parse(proposer::reply_to_json(reply))}}
+          .dump();
+  return answer;
+}
+
+void ModelSearch::take_up(int questions, int failed_in_a_row, double usd, int64_t tokens) {
+  questions_ = questions;
+  failed_questions_ = failed_in_a_row;
+  earlier_ = {};
+  earlier_.usd = usd;
+  earlier_.output_tokens = tokens;
+  if (parts_.source == nullptr || (usd <= 0 && tokens <= 0)) return;
+  if (Status s = parts_.source->start_from(earlier_); !s.ok() && trouble_.empty()) trouble_ = s.message();
+  // The payer's account now begins with what was spent before.
+  if (parts_.source->spent()) earlier_ = {};
 }
 
 Status ModelSearch::restore(Program program) {
@@ -254,7 +270,7 @@ Status ModelSearch::restore(Program program) {
   return {};
 }
 
-void ModelSearch::observed(int id, const Weighted& weighted) {
+void ModelSearch::observed(int id, const Weighted& weighted, std::optional<int64_t> unix_ns) {
   const Program& p = programs_.at(id);
   const double cost = p.valid() ? weighted(p.costs) : 0;
   if (cost > 0 && (best_ == 0 || cost < 0.99 * best_))
@@ -266,7 +282,7 @@ void ModelSearch::observed(int id, const Weighted& weighted) {
     before = parent->second.valid() ? weighted(parent->second.costs) : 0;
   else if (const auto t = known_cost_.find(p.parent); t != known_cost_.end())
     before = t->second;
-  if (parts_.skills == nullptr) return;
+  if (parts_.skills == nullptr || !unix_ns) return;
   const bool helped = cost > 0 && (p.task == "repair" || cost < 0.98 * (before > 0 ? before : 1));
   Status s = parts_.skills->shown(p.skills, helped);
   if (s.ok() && p.task == "repair" && p.valid())
@@ -279,6 +295,7 @@ void ModelSearch::observed(int id, const Weighted& weighted) {
       lesson.title = parent->second.gate + ": " + clipped_error(parent->second.reason, 200);
       lesson.text = "Cured by: " + p.description;
       lesson.session = session_;
+      lesson.unix_ns = *unix_ns;
       s = parts_.skills->add(lesson).status();
     }
   if (!s.ok() && trouble_.empty()) trouble_ = s.message();

@@ -56,9 +56,13 @@ class ModelSearch {
   // Asks the next question if none is under way. `templates`: best first, not asked for without need.
   void ask(const std::function<std::vector<TemplateMaterial>()>& templates,
            const std::function<double(const std::vector<double>&)>& weighted);
-  // Programs of an answer, with ids, unscreened; empty while there is none. `exchange`: the JSON of question
-  // and answer.
-  std::vector<int> poll(int timeout_ms, int batch, std::string* exchange);
+  struct Answer {
+    std::vector<int> programs;  // with ids, unscreened
+    std::string exchange;       // the JSON of question and answer; empty when there are no programs
+    std::string failure;        // why there are none
+  };
+  // What came of the question under way; nothing within the timeout.
+  std::optional<Answer> poll(int timeout_ms, int batch);
   // A program from elsewhere: a store's history, an earlier session. kInvalid: it does not parse.
   dispatch::Status restore(Program program);
 
@@ -66,14 +70,19 @@ class ModelSearch {
   const Program& at(int id) const { return programs_.at(id); }
   const std::map<int, Program>& all() const { return programs_; }
   int next_id() const { return programs_.empty() ? kFirstProgram : programs_.rbegin()->first + 1; }
-  // After the first result of a program.
-  void observed(int id, const std::function<double(const std::vector<double>&)>& weighted);
+  // After the first result of a program. `unix_ns`: now; nothing: a result of before, whose skills were told
+  // then.
+  void observed(int id, const std::function<double(const std::vector<double>&)>& weighted,
+                std::optional<int64_t> unix_ns);
   // After a kernel was committed.
   void learn_win(const std::string& title, const std::string& text, double gain, int64_t unix_ns);
 
   int questions() const { return questions_; }
-  void set_questions(int n) { questions_ = n; }
-  const proposer::Usage& usage() const { return usage_; }
+  // Takes up where an earlier process stopped: questions asked, failures in a row at the end, what all of them
+  // cost.
+  void take_up(int questions, int failed_in_a_row, double usd, int64_t tokens);
+  double usd() const { return earlier_.usd + spent_.usd; }
+  int64_t tokens() const { return earlier_.output_tokens + spent_.input_tokens + spent_.output_tokens; }
   // The first trouble with the model; empty: none.
   const std::string& trouble() const { return trouble_; }
 
@@ -99,7 +108,7 @@ class ModelSearch {
   std::string last_failure_;  // why the last answer held no program
   int questions_ = 0, failed_questions_ = 0, idle_ = 0;
   double best_ = 0;
-  proposer::Usage usage_;
+  proposer::Usage earlier_, spent_;  // by earlier processes (tokens as output), by this one
   std::string trouble_;
 };
 

@@ -20,6 +20,7 @@ namespace niche::evolve {
 struct SessionHistory {
   std::vector<store::NodeRow> nodes;
   std::vector<store::EvaluationRow> evaluations;
+  std::vector<store::QuestionRow> questions;
 };
 
 class Recorder {
@@ -67,6 +68,9 @@ class Recorder {
     if (!recording()) return;
     auto hash = store_->put_blob(text);
     if (!hash.ok()) keep(hash.status());
+  }
+  void question(const store::QuestionRow& row) {
+    if (recording()) keep(store_->add_question(session_, row));
   }
   void evaluations(const std::vector<store::EvaluationRow>& rows) {
     if (recording() && !rows.empty()) keep(store_->add_evaluations(session_, rows));

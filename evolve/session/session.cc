@@ -39,7 +39,7 @@ SessionEvent SessionImpl::event(SessionEvent::Kind kind, std::string reason) con
   e.seconds_used = now();
   e.questions = models_->questions();
   e.programs = static_cast<int>(models_->all().size());
-  e.model_usd = models_->usage().usd;
+  e.model_usd = models_->usd();
   e.reason = std::move(reason);
   return e;
 }

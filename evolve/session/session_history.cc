@@ -25,6 +25,9 @@ Status SessionImpl::prepare() {
     auto row = parts_.store->unfinished(definition_->name());
     if (row.ok()) return take_up(*row);
     if (row.status().code() != dispatch::Code::kNotFound) return row.status();
+    if (auto named = parts_.store->session(request_.session_id); named.ok())
+      return dispatch::busy("session " + named->id + " has ended (" + named->reason +
+                            "): nothing of it is left to resume; start a new session");
   }
   return begin();
 }
@@ -53,7 +56,9 @@ Status SessionImpl::take_up(const store::SessionRow& row) {
   if (!nodes.ok()) return nodes.status();
   auto evaluations = parts_.store->evaluations(row.id);
   if (!evaluations.ok()) return evaluations.status();
-  history_ = {std::move(*nodes), std::move(*evaluations)};
+  auto questions = parts_.store->questions(row.id);
+  if (!questions.ok()) return questions.status();
+  history_ = {std::move(*nodes), std::move(*evaluations), std::move(*questions)};
   models_ = std::make_unique<ModelSearch>(parts_.model, request_.seed, row.id);
   recorder_ = Recorder(parts_.store, row.id);
   return parts_.store->set_session_state(row.id, "running", "", 0);
@@ -107,6 +112,7 @@ void SessionImpl::apply_history(size_t& result, int end) {
 // build's policy propose something else than the recorded batch, the batch is taken as recorded.
 Status SessionImpl::replay() {
   NICHE_RETURN_IF_ERROR(restore_programs());
+  replaying_ = true;
   size_t next = 0, result = 0;
   while (next < history_.nodes.size()) {
     const int batch = history_.nodes[next].batch;
@@ -130,6 +136,7 @@ Status SessionImpl::replay() {
   }
   // Programs may have come before the first batch, or after the last.
   apply_history(result, kFirstProgram);
+  replaying_ = false;
   const auto left_open = [this](int id) {
     return !settled(id) &&
            std::none_of(twins_.begin(), twins_.end(), [id](const auto& t) { return t.first == id; });

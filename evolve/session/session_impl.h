@@ -131,7 +131,7 @@ class SessionImpl final : public Session {
   int64_t started_ns_ = 0;
   int batch_ = 0, tried_ = 0, kernels_ = 0;
   double screen_seconds_ = kScreenSecondsGuess;
-  bool exhausted_ = false, stagnant_ = false;
+  bool exhausted_ = false, stagnant_ = false, replaying_ = false;
   std::array<int, kGateCount> rejected_{};
   std::unique_ptr<ModelSearch> models_;
   std::vector<std::pair<std::string, std::string>> known_programs_;  // of earlier sessions: name, text

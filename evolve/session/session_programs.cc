@@ -13,8 +13,9 @@ using dispatch::Status;
 
 namespace {
 
-constexpr int kMaterial = 2;  // template points that a question may show
-constexpr int kWaitMs = 100;  // for an answer, when there is nothing else to do
+constexpr const char* kAnswered = "programs";  // a question's outcome
+constexpr int kMaterial = 2;                   // template points that a question may show
+constexpr int kWaitMs = 100;                   // for an answer, when there is nothing else to do
 
 }  // namespace
 
@@ -62,15 +63,16 @@ void SessionImpl::step_models(std::vector<store::EvaluationRow>& rows) {
   const auto weighted = [this](const std::vector<double>& costs) { return objective_.of(costs); };
   models_->ask([this] { return template_material(); }, weighted);
   const bool nothing_else = exhausted_ || stagnant_;
-  std::string exchange;
-  const std::vector<int> ids = models_->poll(nothing_else ? kWaitMs : 0, batch_, &exchange);
-  if (ids.empty()) return;
-  if (parts_.store != nullptr) {
-    const std::string hash = kernels_cache::to_hex(kernels_cache::sha256(exchange));
-    recorder_.source(exchange);
-    for (int id : ids) models_->at(id).exchange = hash;
+  const auto answer = models_->poll(nothing_else ? kWaitMs : 0, batch_);
+  if (!answer) return;
+  if (parts_.store != nullptr && !answer->programs.empty()) {
+    const std::string hash = kernels_cache::to_hex(kernels_cache::sha256(answer->exchange));
+    recorder_.source(answer->exchange);
+    for (int id : answer->programs) models_->at(id).exchange = hash;
   }
-  take_programs(ids, rows);
+  recorder_.question({models_->questions(), answer->programs.empty() ? answer->failure : kAnswered,
+                      models_->usd(), models_->tokens()});
+  if (!answer->programs.empty()) take_programs(answer->programs, rows);
 }
 
 void SessionImpl::take_programs(const std::vector<int>& ids, std::vector<store::EvaluationRow>& rows) {
@@ -109,7 +111,7 @@ void SessionImpl::reuse_known_programs(std::vector<store::EvaluationRow>& rows) 
 
 // Takes the programs out of the history and puts them where they were.
 Status SessionImpl::restore_programs() {
-  int questions = 0;
+  int exchanges = 0;
   std::string last_exchange;
   for (const store::NodeRow& n : history_.nodes) {
     if (n.family != kProgramFamily) continue;
@@ -136,12 +138,17 @@ Status SessionImpl::restore_programs() {
     p.second_parent = n.second_parent;
     p.task = n.made_by;
     p.text = std::move(*text);
-    if (p.task != "known" && p.exchange != last_exchange) ++questions, last_exchange = p.exchange;
+    if (p.task != "known" && p.exchange != last_exchange) ++exchanges, last_exchange = p.exchange;
     NICHE_RETURN_IF_ERROR(models_->restore(std::move(p)));
     note_source(n.id, rendered(n.id).dedup_key);
     batch_ = std::max(batch_, n.batch + 1);
   }
-  models_->set_questions(questions);
+  int failed = 0;
+  for (const store::QuestionRow& q : history_.questions) failed = q.outcome == kAnswered ? 0 : failed + 1;
+  // A store of schema 1 has programs and no questions.
+  const store::QuestionRow last =
+      history_.questions.empty() ? store::QuestionRow() : history_.questions.back();
+  models_->take_up(std::max(last.number, exchanges), failed, last.usd, last.tokens);
   std::erase_if(history_.nodes, [](const store::NodeRow& n) { return n.family == kProgramFamily; });
   return {};
 }

@@ -157,7 +157,9 @@ void SessionImpl::apply(const store::EvaluationRow& row, const Verdict* verdict)
   }
   if (!first) return;
   if (is_program(row.node)) {
-    models_->observed(row.node, [this](const auto& costs) { return objective_.of(costs); });
+    models_->observed(
+        row.node, [this](const auto& costs) { return objective_.of(costs); },
+        replaying_ ? std::nullopt : std::optional(parts_.clock->unix_time_ns()));
     return;
   }
   policy_->observed(tree_, row.node);

@@ -50,6 +50,14 @@ struct EvaluationRow {
   std::string artefact_hash;  // SHA-256 of the machine code, hex; empty: none
 };
 
+// One question to a model, once it was answered or failed.
+struct QuestionRow {
+  int number = 0;       // from 1
+  std::string outcome;  // "programs", or why there is none
+  double usd = 0;       // all that the session's questions have cost so far, failed calls included
+  int64_t tokens = 0;   // likewise
+};
+
 // A candidate that an earlier session found good, for a new session's start.
 struct PastBest {
   std::string session, definition_json, problems_json;

@@ -37,6 +37,11 @@ CREATE TABLE evaluations(
 CREATE INDEX evaluations_by_session ON evaluations(session, node);
 CREATE TABLE blobs(hash TEXT PRIMARY KEY, bytes BLOB NOT NULL);
 )sql";
+constexpr const char* kSchema2 = R"sql(
+CREATE TABLE questions(
+  session TEXT NOT NULL REFERENCES sessions(id), number INTEGER NOT NULL, outcome TEXT NOT NULL, usd REAL NOT NULL,
+  tokens INTEGER NOT NULL, PRIMARY KEY(session, number)) WITHOUT ROWID;
+)sql";
 
 Status with_advice(const Status& s, const std::string& path) {
   if (s.code() != Code::kCorrupt) return s;
@@ -95,6 +100,7 @@ Status Store::prepare_file(const StoreOptions& options) {
     if (!r->ok()) return r->status();
   if (*version == 0 && *tables == 0) {
     NICHE_RETURN_IF_ERROR(db_->exec(kSchema1));
+    NICHE_RETURN_IF_ERROR(db_->exec(kSchema2));
     const std::string mark = "PRAGMA user_version=" + std::to_string(kSchemaVersion) +
                              "; PRAGMA application_id=" + std::to_string(kApplicationId);
     NICHE_RETURN_IF_ERROR(db_->exec(mark.c_str()));
@@ -106,6 +112,10 @@ Status Store::prepare_file(const StoreOptions& options) {
   if (*version > kSchemaVersion)
     return dispatch::unsupported("store " + path() + ": schema " + std::to_string(*version) +
                                  ", this niche knows " + std::to_string(kSchemaVersion));
+  if (*version < 2) {
+    NICHE_RETURN_IF_ERROR(db_->exec(kSchema2));
+    NICHE_RETURN_IF_ERROR(db_->exec("PRAGMA user_version=2"));
+  }
   NICHE_RETURN_IF_ERROR(t.commit());
   if (file_bytes(path()) > options.check_bytes_max) return {};
   auto check = db_->prepare("PRAGMA quick_check(1)");
@@ -169,6 +179,12 @@ Status Store::add_evaluations(const std::string& session, std::span<const Evalua
   return t.commit();
 }
 
+Status Store::add_question(const std::string& session, const QuestionRow& r) {
+  auto s = db_->prepare("INSERT OR REPLACE INTO questions VALUES(?,?,?,?,?)");
+  if (!s.ok()) return s.status();
+  return s->bind(session).bind(r.number).bind(r.outcome).bind(r.usd).bind(r.tokens).run();
+}
+
 Result<std::string> Store::put_blob(std::string_view bytes) {
   std::string hash = kernels_cache::to_hex(kernels_cache::sha256(bytes));
   auto s = db_->prepare("INSERT OR IGNORE INTO blobs VALUES(?,?)");
@@ -188,7 +204,7 @@ Status Store::prune(int sessions_max, int64_t bytes_max) {
                             std::to_string(keep) + ")";
     const std::string sql =
         "DELETE FROM evaluations WHERE session IN " + old + "; DELETE FROM nodes WHERE session IN " + old +
-        "; DELETE FROM sessions WHERE id IN " + old +
+        "; DELETE FROM questions WHERE session IN " + old + "; DELETE FROM sessions WHERE id IN " + old +
         "; DELETE FROM blobs WHERE hash NOT IN (SELECT source_hash FROM nodes) AND hash NOT IN "
         "(SELECT json_extract(point_json, '$.exchange') FROM nodes WHERE family='model' AND "
         "json_extract(point_json, '$.exchange') IS NOT NULL)";

@@ -23,7 +23,7 @@
 
 namespace niche::evolve::store {
 
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 struct StoreOptions {
   int lock_timeout_ms = 10'000;
@@ -54,6 +54,7 @@ class Store {
   dispatch::Status add_nodes(const std::string& session, std::span<const NodeRow> nodes);
   // The results of one screen, or of one judge. Sets the nodes' outcome and cost. All or nothing.
   dispatch::Status add_evaluations(const std::string& session, std::span<const EvaluationRow> rows);
+  dispatch::Status add_question(const std::string& session, const QuestionRow& row);
   // Keeps bytes by their SHA-256, which it gives back in hex.
   dispatch::Result<std::string> put_blob(std::string_view bytes);
   // Forgets all but the newest `sessions_max` sessions, and more of the oldest while the rest takes more than
@@ -65,8 +66,11 @@ class Store {
   dispatch::Result<std::vector<SessionRow>> sessions(int limit);  // newest first
   // The newest session of this Definition that may be resumed (killed, or stopped); kNotFound: none.
   dispatch::Result<SessionRow> unfinished(const std::string& definition);
+  // The newest session of this Definition, whatever became of it; kNotFound: none.
+  dispatch::Result<SessionRow> newest(const std::string& definition);
   dispatch::Result<std::vector<NodeRow>> nodes(const std::string& session);
   dispatch::Result<std::vector<EvaluationRow>> evaluations(const std::string& session);  // in order
+  dispatch::Result<std::vector<QuestionRow>> questions(const std::string& session);      // in order
   // From the node's parents up to the drafts, nearest first; both parents of a crossing.
   dispatch::Result<std::vector<NodeRow>> ancestors(const std::string& session, int node);
   // Other children of the node's parent (other drafts, for a draft).

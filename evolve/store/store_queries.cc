@@ -78,6 +78,13 @@ Result<SessionRow> Store::unfinished(const std::string& definition) {
   return rows->front();
 }
 
+Result<SessionRow> Store::newest(const std::string& definition) {
+  auto rows = query_sessions("definition=?1", definition, 1);
+  if (!rows.ok()) return rows.status();
+  if (rows->empty()) return dispatch::not_found("store " + path() + ": no session of " + definition);
+  return rows->front();
+}
+
 Result<std::vector<NodeRow>> Store::query_nodes(std::string_view sql, const std::string& session, int node) {
   auto s = db_->prepare(sql);
   if (!s.ok()) return s.status();
@@ -92,6 +99,16 @@ Result<std::vector<NodeRow>> Store::nodes(const std::string& session) {
   return query_nodes(
       "SELECT " + std::string(kNodeColumns) + " FROM nodes n WHERE n.session=?1 AND ?2=?2 ORDER BY n.id",
       session, 0);
+}
+
+Result<std::vector<QuestionRow>> Store::questions(const std::string& session) {
+  auto s = db_->prepare("SELECT number, outcome, usd, tokens FROM questions WHERE session=? ORDER BY number");
+  if (!s.ok()) return s.status();
+  s->bind(session);
+  std::vector<QuestionRow> rows;
+  while (s->step()) rows.push_back({static_cast<int>(s->integer(0)), s->text(1), s->real(2), s->integer(3)});
+  if (!s->status().ok()) return s->status();
+  return rows;
 }
 
 Result<std::vector<NodeRow>> Store::ancestors(const std::string& session, int node) {

@@ -1,4 +1,5 @@
 // `niche evolve`: one session in the foreground, with live progress; writes the cache that a server reads.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -89,16 +90,22 @@ dispatch::Result<evolve::SeenProblem> parse_problem(const std::string& text, con
   return p;
 }
 
-void show(const SessionEvent& e) {
+// One line, renewed: best so far, what is left of the budget, which gates refused how many.
+void show(const Options& o, const SessionEvent& e) {
   switch (e.kind) {
     case SessionEvent::Kind::kProgress: {
-      int rejected = 0;
-      for (int r : e.rejected) rejected += r;
-      std::fprintf(stderr,
-                   "\r\033[K%6.1f s  %4d tried  %4d rejected  best %.3fx  committed %.3fx (%d kernels)",
-                   e.seconds_used, e.tried, rejected, e.best_speedup, e.committed_speedup, e.kernels);
+      std::string refused;
+      for (int g = 0; g < evolve::kGateCount; ++g)
+        if (const int n = e.rejected[static_cast<size_t>(g)]; n != 0)
+          refused +=
+              ' ' + std::string(evolve::gate_name(static_cast<evolve::Gate>(g))) + ' ' + std::to_string(n);
+      std::fprintf(stderr, "\r\033[K%.0f s left  %d of %d tried  best %.3fx  committed %.3fx (%d)",
+                   std::max(0.0, o.seconds - e.seconds_used), e.tried, o.evaluations, e.best_speedup,
+                   e.committed_speedup, e.kernels);
+      if (!refused.empty()) std::fprintf(stderr, "  refused:%s", refused.c_str());
       if (e.questions > 0)
-        std::fprintf(stderr, "  model: %d asked, %d programs, $%.4f", e.questions, e.programs, e.model_usd);
+        std::fprintf(stderr, "  model: %d of %d asked, %d programs, $%.4f of $%.2f", e.questions, o.questions,
+                     e.programs, e.model_usd, o.model_usd);
       break;
     }
     case SessionEvent::Kind::kKernel:
@@ -152,7 +159,7 @@ int run(const Options& o) {
   session.environment = *environment;
   session.make_evaluator = evolve::make_evaluator;
   session.evaluator_options.child_start = torch_child_start;
-  session.on_event = show;
+  session.on_event = [&o](const SessionEvent& e) { show(o, e); };
   session.model.source = source->get();
   session.model.library = library.get();
   session.model.options.questions_max = o.questions;

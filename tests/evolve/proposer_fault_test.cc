@@ -70,7 +70,7 @@ TEST_F(Chat, StreamsAnAnswerAndSettlesItsCost) {
   EXPECT_EQ(r->text, "hello");
   EXPECT_EQ(r->usage.input_tokens, 11);
   EXPECT_FALSE(r->usage.estimated);
-  EXPECT_NEAR(p.budget().usd_spent(), 33e-6, 1e-12);
+  EXPECT_NEAR(p.budget()->usd_spent(), 33e-6, 1e-12);
   const std::string sent = server.requests().front();
   EXPECT_NE(sent.find("POST /v1/chat/completions"), std::string::npos);
   EXPECT_NE(sent.find("Authorization: Bearer sk-test"), std::string::npos);
@@ -113,7 +113,7 @@ TEST_F(Chat, EndsAnEndlessStormAndThenLeavesTheServiceAlone) {
   EXPECT_EQ(asked, static_cast<size_t>(CircuitBreaker::kFailuresMax * RetryPlan::kTriesMax));
   EXPECT_EQ(p.propose(request()).status().code(), Code::kBusy);
   EXPECT_EQ(server.requests().size(), asked);
-  EXPECT_EQ(p.budget().usd_spent(), 0);
+  EXPECT_EQ(p.budget()->usd_spent(), 0);
 }
 
 TEST_F(Chat, DoesNotWaitForCreditOrAKeyThatWillNotCome) {
@@ -144,7 +144,7 @@ TEST_F(Chat, TriesACutStreamAgainAndPaysForIt) {
   ASSERT_TRUE(r.ok()) << r.status().to_string();
   EXPECT_EQ(r->text, "hello");
   EXPECT_EQ(server.requests().size(), 2U);
-  EXPECT_GT(p.budget().usd_spent(), 33e-6);
+  EXPECT_GT(p.budget()->usd_spent(), 33e-6);
 }
 
 TEST_F(Chat, AnErrorAfterStatus200IsAnError) {
@@ -348,11 +348,30 @@ TEST(Exec, KillsWhatItLeftBehind) {
   EXPECT_TRUE(::kill(pid, 0) != 0 || state == "Z");
 }
 
+// Answers once the question is there, as a person would.
+ProposerOptions answering(const TempDir& dir, const std::string& text) {
+  ProposerOptions o = options();
+  o.keep_going = [path = dir.path(), text] {
+    if (std::filesystem::exists(path + "/s-p1.request.md") &&
+        !std::filesystem::exists(path + "/s-p1.reply.md"))
+      std::ofstream(path + "/s-p1.reply.md") << text;
+    return true;
+  };
+  return o;
+}
+
+TEST(Mailbox, AReplyFromBeforeTheQuestionIsPutAside) {
+  TempDir dir;
+  std::ofstream(dir.path() + "/s-p1.reply.md") << "of a session that was killed";
+  const auto r = MailboxProposer(dir.path(), answering(dir, "mine"), 0.05).propose(request());
+  ASSERT_TRUE(r.ok()) << r.status().to_string();
+  EXPECT_EQ(r->text, "mine");
+  EXPECT_TRUE(std::filesystem::exists(dir.path() + "/s-p1.reply.md.old"));
+}
+
 TEST(Mailbox, AnswersFromAFileAndKeepsIt) {
   TempDir dir;
-  MailboxProposer p(dir.path(), options(), 0.05);
-  std::ofstream(dir.path() + "/s-p1.reply.md") << "my program";
-  const auto r = p.propose(request());
+  const auto r = MailboxProposer(dir.path(), answering(dir, "my program"), 0.05).propose(request());
   ASSERT_TRUE(r.ok()) << r.status().to_string();
   EXPECT_EQ(r->text, "my program");
   EXPECT_TRUE(std::filesystem::exists(dir.path() + "/s-p1.reply.md"));

@@ -28,6 +28,10 @@ class FakeModel final : public proposer::ProposalSource {
     asked_ = true;
     return {};
   }
+  dispatch::Status start_from(const proposer::Usage& spent) override {
+    spent_before = spent;
+    return {};
+  }
   std::optional<Result<proposer::ProposalReply>> poll(int) override {
     if (!asked_) return std::nullopt;
     asked_ = false;
@@ -43,6 +47,7 @@ class FakeModel final : public proposer::ProposalSource {
   std::deque<std::string> answers;
   std::vector<proposer::ProposalRequest> requests;
   dispatch::Status failure;
+  proposer::Usage spent_before;
 
  private:
   bool asked_ = false, ended_ = false;
@@ -228,6 +233,45 @@ TEST_F(SessionModels, ATakenUpSessionKeepsItsPrograms) {
   EXPECT_EQ(e.programs, 2);
   EXPECT_EQ(model_.requests.size(), asked);  // both questions were asked and answered before
   for (const std::string& id : world_.screened) EXPECT_FALSE(id.starts_with("model")) << id;
+}
+
+TEST_F(SessionModels, ATakenUpSessionRemembersWhatItSpentAndHowOftenTheModelFailed) {
+  open_store();
+  model_.answers = {program("free=60"), "no idea"};
+  questions_max_ = 3;
+  request_.evaluations_max = 30;
+  const SessionEvent before = run();
+  EXPECT_EQ(before.questions, 3);
+  EXPECT_NEAR(before.model_usd, 0.03, 1e-9);
+  ASSERT_EQ(store_->session("s1")->state, "stopped") << before.reason;
+  const auto rows = store_->questions("s1");
+  ASSERT_TRUE(rows.ok());
+  ASSERT_EQ(rows->size(), 3U);
+  EXPECT_EQ((*rows)[0].outcome, "programs");
+  EXPECT_NE((*rows)[2].outcome, "programs");
+
+  request_.resume = true;
+  request_.evaluations_max = 60;
+  questions_max_ = 1000;
+  model_.requests.clear();
+  const SessionEvent after = run();
+  // Two failures in a row had been counted.
+  EXPECT_EQ(model_.requests.size(), static_cast<size_t>(ModelSearch::kFailedQuestionsMax) - 2);
+  EXPECT_EQ(after.questions, 3 + ModelSearch::kFailedQuestionsMax - 2);
+  EXPECT_NEAR(after.model_usd, 0.01 * after.questions, 1e-9);
+  EXPECT_EQ(model_.requests.front().id, "s1-p4");
+  // What was learnt of skills before is not counted again.
+  EXPECT_NEAR(model_.spent_before.usd, 0.03, 1e-9);
+}
+
+TEST_F(SessionModels, ALessonSaysWhenItWasLearnt) {
+  model_.answers = {program("free=0"), program("free=60", 1)};
+  questions_max_ = 2;
+  run();
+  const auto all = *skills_->all("toy_affine_relu");
+  const auto lesson = std::find_if(all.begin(), all.end(), [](const auto& s) { return s.kind == "lesson"; });
+  ASSERT_NE(lesson, all.end());
+  EXPECT_GT(lesson->unix_ns, 0);
 }
 
 TEST_F(SessionModels, AKnownProgramIsVerifiedAgainNotInventedAgain) {

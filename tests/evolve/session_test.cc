@@ -360,6 +360,18 @@ TEST_F(SessionTest, ResumeWithoutAnUnfinishedSessionBeginsOne) {
   EXPECT_EQ(store_->session("s1")->state, "done");
 }
 
+TEST_F(SessionTest, AnEndedSessionIsNotResumedAndSaysWhy) {
+  open_store();
+  EXPECT_EQ(run().kind, Kind::kDone);
+  const auto row = store_->session("s1");
+  ASSERT_EQ(row->state, "done");
+  request_.resume = true;
+  const auto again = Session::create(request_, parts());
+  ASSERT_FALSE(again.ok());
+  EXPECT_NE(again.status().message().find("session s1 has ended (" + row->reason + ")"), std::string::npos)
+      << again.status().message();
+}
+
 TEST_F(SessionTest, TheStoreTellsTheWholeStory) {
   open_store();
   const SessionEvent last = run();
