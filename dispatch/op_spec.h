@@ -48,6 +48,16 @@ struct CallFrame {
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
   void* stream = nullptr;  // the caller's device stream (CUstream); CPU kernels ignore it
+  int32_t device = 0;      // where the arguments are: 0: in host memory; n: on CUDA device n - 1
+  // What launch() says of a device that did not take the kernel; CPU kernels leave it alone.
+  enum class Refusal : uint8_t {
+    kNone,        // launched
+    kNothingRan,  // refused before anything ran: another kernel may answer this call
+    kPartlyRan,   // refused after a first phase: outputs and in-out arguments are undefined
+    kDeviceLost,  // the device's context answers nothing any more: no kernel and no library can
+  };
+  Refusal refusal = Refusal::kNone;
+  int32_t device_error = 0;  // the driver's number for it
 };
 
 struct Cost {

@@ -106,6 +106,8 @@ struct ProblemKey {
     return ConstraintSet::from_bits(static_cast<uint8_t>(w1 >> 24 & 0x7f));
   }
   constexpr bool wide() const { return (w1 & kWideBit) != 0; }
+  // SiteOptions::device. Requires: !wide().
+  constexpr uint32_t device() const { return static_cast<uint32_t>(w1 >> 8 & 0xff); }
   // What a region has to agree with: definition, tenant, device, threads. Requires: !wide().
   constexpr uint64_t context() const { return (w0 & kDefinitionMax) << 24 | (w1 & 0xffffff); }
 
