@@ -135,13 +135,19 @@ class Conv1dF32Family : public CudaSpaceFamily {
            v["persist"] * (shared_bytes(d, v) + 1024) <= t.shared_bytes_per_sm &&
            v["persist"] * n <= t.threads_per_sm;
   }
-  std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
+  std::vector<Settings> seed_points(const Definition& d, const CudaTarget&) const override {
+    int chunk = 4;
+    while (chunk < 16 && chunk < d.const_extents()[kCi]) chunk *= 2;
     std::vector<Settings> s;
     for (int outs : {96, 64, 32})
       for (int span : {64, 128, 32, 200})
         for (int per_out : {8, 4})
           for (int per_place : {4, 8, 5, 2})
-            s.push_back({{"outs", outs}, {"span", span}, {"per_out", per_out}, {"per_place", per_place}});
+            s.push_back({{"outs", outs},
+                         {"span", span},
+                         {"per_out", per_out},
+                         {"per_place", per_place},
+                         {"chunk", chunk}});
     return s;
   }
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "runtime/ops/cuda/families.h"
@@ -164,6 +165,12 @@ Problem problem(const std::shared_ptr<const dispatch::Definition>& d, const std:
   return p;
 }
 
+// Kernels a family and element type: each costs half a second to compile.
+size_t points() {
+  const char* given = std::getenv("NICHE_TEST_EMULATED_POINTS");
+  return given != nullptr ? static_cast<size_t>(std::max(1, std::atoi(given))) : 5;
+}
+
 class EmulatedTest : public ::testing::TestWithParam<EmulatedCase> {
  protected:
   void check(EmulatedKernel& kernel, const evolve::CudaKernelSource& source, const Problem& p) {
@@ -210,7 +217,7 @@ TEST_P(EmulatedTest, CornerPointsComputeTheOperator) {
   for (const std::string& dtype : GetParam().c.dtypes) {
     const auto d = definition(GetParam().c, dtype);
     for (const auto* family : registry.for_op(GetParam().c.op))
-      for (const auto& point : thinned(corners(*family, *d, target), 5)) {
+      for (const auto& point : thinned(corners(*family, *d, target), points())) {
         const auto source = family->render(*d, target, point);
         auto kernel = EmulatedKernel::compile(source);
         ASSERT_TRUE(kernel.ok()) << kernel.status().to_string();
@@ -222,7 +229,7 @@ TEST_P(EmulatedTest, CornerPointsComputeTheOperator) {
         }
       }
   }
-  EXPECT_GE(kernels, 3);
+  EXPECT_GE(kernels, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Emulated, EmulatedTest, ::testing::ValuesIn(emulated_cases()),
