@@ -69,7 +69,7 @@ static_assert(kMaxArgs <= 12, "LayoutClass has room for 12 arguments");
 struct KeyPrefix {
   uint32_t definition = 0;  // the dispatcher's number of a Definition: 1 .. 2^24-1
   uint32_t tenant = 0;
-  uint32_t device = 0;   // ordinal on this machine
+  uint32_t device = 0;   // 0: the host; n: device n - 1 of this machine
   uint32_t threads = 1;  // the Executor's
   ConstraintSet constraints{};
   bool operator==(const KeyPrefix&) const = default;

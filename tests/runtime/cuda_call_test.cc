@@ -153,8 +153,8 @@ TEST_F(CudaCall, TensorsThatDoNotStandTogetherAreRefusedByName) {
   EXPECT_TRUE(state().launches.empty());
 }
 
-// Nothing on the host may read or time what lies on a device.
-TEST_F(CudaCall, CallsOnDevicesAreNeitherShadowedNorTimedByTheHost) {
+// A shadow's copies are the host's: it would read what the host cannot.
+TEST_F(CudaCall, CallsOnDevicesAreNotShadowed) {
   serve(0);
   runtime->dispatcher().set_sampling({.time_every = 1, .shadow_every = 1});
   for (int i = 0; i < 50; ++i) {
@@ -163,7 +163,6 @@ TEST_F(CudaCall, CallsOnDevicesAreNeitherShadowedNorTimedByTheHost) {
   }
   EXPECT_EQ(library_runs(), 0) << "a shadow ran";
   EXPECT_EQ(state().launches.size(), 50u);
-  runtime->dispatcher().drain([](const EventRecord& e) { EXPECT_NE(e.kind, EventRecord::Kind::kTiming); });
 }
 
 }  // namespace
