@@ -122,6 +122,8 @@ class OpSpec {
   // What CallFrame::native must be: "at::Tensor[]" (one a schema argument), or empty: forms run from
   // frame.args alone.
   virtual std::string_view native_form() const { return {}; }
+  // Can its forms run on tensors of a CUDA device (CallFrame::device)? Plain C++ reads host memory alone.
+  virtual bool runs_on_device() const { return false; }
   // Runs a form. With frame.native: on those tensors, allocating outputs that are undefined. Without: on
   // contiguous tensors at frame.args->p, outputs written there. Exceptions of the library pass unchanged.
   virtual void run_fallback(int form, const CallFrame& frame) const = 0;

@@ -83,6 +83,9 @@ Status HandleState::call(std::span<const DLTensor> tensors, void* stream) {
     if (device < 0) device = lies;
     if (lies != device || lies < 0 || lies >= devices()) [[unlikely]]
       return misfit({Misfit::Kind::kDevice, a});
+    if (lies > 0 && !op_->runs_on_device()) [[unlikely]]
+      return dispatch::unsupported(definition_->name() +
+                                   ": its operator's library forms read host memory alone");
     if (const Misfit m = plan_.read(a, t.shape, t.ndim, args.n)) [[unlikely]]
       return misfit(m);
     args.p[a] = static_cast<char*>(t.data) + t.byte_offset;

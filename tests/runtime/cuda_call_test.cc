@@ -26,6 +26,7 @@ class CudaCall : public AffineRuntime {
     };
     state().bodies = {{"k", affine}};
     state().devices = 2;
+    op->on_device = true;
     RuntimeConfig c = config();
     c.cuda_devices = 2;
     c.device_workspace = [this](int, void* stream, int64_t bytes) {
@@ -150,6 +151,17 @@ TEST_F(CudaCall, TensorsThatDoNotStandTogetherAreRefusedByName) {
   int64_t strides[] = {1, 9};
   strided[0].strides = strides;
   EXPECT_EQ(handle.call(strided, &stream_).code(), Code::kUnsupported);
+  EXPECT_TRUE(state().launches.empty());
+}
+
+// A kernel may be refused at any time: where no library form can follow, the call is not begun.
+TEST_F(CudaCall, OperatorOfPlainCodeTakesNoDeviceTensors) {
+  serve(0);
+  op->on_device = false;
+  AffineCall c(9, kN);
+  const Status s = handle.call(on_device(c, 0), &stream_);
+  EXPECT_EQ(s.code(), Code::kUnsupported);
+  EXPECT_NE(s.message().find("host memory alone"), std::string::npos) << s.message();
   EXPECT_TRUE(state().launches.empty());
 }
 
