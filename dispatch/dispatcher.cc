@@ -292,7 +292,10 @@ void Dispatcher::Call::choose(ThreadState* t, const Route& route, const ProblemK
   const auto usable = [&](const Kernel* k) {
     if (k == nullptr) return false;
     FallbackReason r = region ? k->refuses(key.constraints(), key.layout(), axes) : FallbackReason::kNone;
-    if (r == FallbackReason::kNone && k->workspace_units > workspace) r = FallbackReason::kNoWorkspace;
+    // A device's workspace is the device's: whoever launches has it or not. Under capture it must be known now.
+    const bool here = k->kind != KernelKind::kCuda || captured;
+    if (r == FallbackReason::kNone && here && k->workspace_units > workspace)
+      r = FallbackReason::kNoWorkspace;
     if (r == FallbackReason::kNone) return true;
     d->reason = r;
     return false;

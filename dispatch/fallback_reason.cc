@@ -6,11 +6,11 @@ namespace niche::dispatch {
 namespace {
 constexpr const char* kRungNames[] = {"exact", "region", "canary", "control", "fallback", "forced"};
 constexpr const char* kReasonNames[] = {
-    "none",         "miss",           "no_kernel",    "guard",          "constraint",      "layout",
-    "no_workspace", "not_packed",     "disabled",     "rolled_back",    "capture_unknown", "forked",
-    "shutdown",     "thread_exiting", "thread_limit", "requires_grad",  "subclass",        "functorch",
-    "sparse",       "quantized",      "conjugate",    "foreign_device", "dtype",           "forced",
-    "probation",    "graph_full"};
+    "none",         "miss",           "no_kernel",     "guard",          "constraint",      "layout",
+    "no_workspace", "not_packed",     "disabled",      "rolled_back",    "capture_unknown", "forked",
+    "shutdown",     "thread_exiting", "thread_limit",  "requires_grad",  "subclass",        "functorch",
+    "sparse",       "quantized",      "conjugate",     "foreign_device", "dtype",           "forced",
+    "probation",    "graph_full",     "device_refused"};
 static_assert(sizeof(kRungNames) / sizeof(*kRungNames) == kRungCount);
 static_assert(sizeof(kReasonNames) / sizeof(*kReasonNames) == kFallbackReasonCount);
 }  // namespace

@@ -46,8 +46,9 @@ enum class FallbackReason : uint8_t {
   kForced,         // the fallback was forced
   kProbation,      // kernels are held back after an unclean end
   kGraphFull,      // the captured graph holds as many uses as it may (GraphOptions::uses_max)
+  kDeviceRefused,  // the device's driver refused the kernel's launch; nothing had run
 };
-inline constexpr int kFallbackReasonCount = 26;
+inline constexpr int kFallbackReasonCount = 27;
 const char* fallback_reason_name(FallbackReason reason);  // "miss", "no_kernel", ...
 
 }  // namespace niche::dispatch

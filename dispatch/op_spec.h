@@ -48,6 +48,16 @@ struct CallFrame {
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
   void* stream = nullptr;  // the caller's device stream (CUstream); CPU kernels ignore it
+  int32_t device = 0;      // where the arguments are: 0: in host memory; n: on CUDA device n - 1
+  // What launch() says of a device that did not take the kernel; CPU kernels leave it alone.
+  enum class Refusal : uint8_t {
+    kNone,        // launched
+    kNothingRan,  // refused before anything ran: another kernel may answer this call
+    kPartlyRan,   // refused after a first phase: outputs and in-out arguments are undefined
+    kDeviceLost,  // the device's context answers nothing any more: no kernel and no library can
+  };
+  Refusal refusal = Refusal::kNone;
+  int32_t device_error = 0;  // the driver's number for it
 };
 
 struct Cost {
@@ -112,6 +122,8 @@ class OpSpec {
   // What CallFrame::native must be: "at::Tensor[]" (one a schema argument), or empty: forms run from
   // frame.args alone.
   virtual std::string_view native_form() const { return {}; }
+  // Can its forms run on tensors of a CUDA device (CallFrame::device)? Plain C++ reads host memory alone.
+  virtual bool runs_on_device() const { return false; }
   // Runs a form. With frame.native: on those tensors, allocating outputs that are undefined. Without: on
   // contiguous tensors at frame.args->p, outputs written there. Exceptions of the library pass unchanged.
   virtual void run_fallback(int form, const CallFrame& frame) const = 0;

@@ -69,7 +69,7 @@ static_assert(kMaxArgs <= 12, "LayoutClass has room for 12 arguments");
 struct KeyPrefix {
   uint32_t definition = 0;  // the dispatcher's number of a Definition: 1 .. 2^24-1
   uint32_t tenant = 0;
-  uint32_t device = 0;   // ordinal on this machine
+  uint32_t device = 0;   // 0: the host; n: device n - 1 of this machine
   uint32_t threads = 1;  // the Executor's
   ConstraintSet constraints{};
   bool operator==(const KeyPrefix&) const = default;
@@ -106,6 +106,8 @@ struct ProblemKey {
     return ConstraintSet::from_bits(static_cast<uint8_t>(w1 >> 24 & 0x7f));
   }
   constexpr bool wide() const { return (w1 & kWideBit) != 0; }
+  // SiteOptions::device. Requires: !wide().
+  constexpr uint32_t device() const { return static_cast<uint32_t>(w1 >> 8 & 0xff); }
   // What a region has to agree with: definition, tenant, device, threads. Requires: !wide().
   constexpr uint64_t context() const { return (w0 & kDefinitionMax) << 24 | (w1 & 0xffffff); }
 

@@ -213,6 +213,9 @@ Status check_range(const Field& f, const RuntimeConfig& c) {
 
 Status RuntimeConfig::validate() const {
   for (const Field& f : kFields) NICHE_RETURN_IF_ERROR(check_range(f, *this));
+  if (cuda_devices < 0 || cuda_devices > 64)
+    return invalid("RuntimeConfig::cuda_devices is " + std::to_string(cuda_devices) +
+                   "; 0 to 64 are possible");
   if (!http_address.empty()) {
     const size_t colon = http_address.rfind(':');
     const std::string port = colon == std::string::npos ? "" : http_address.substr(colon + 1);

@@ -45,6 +45,11 @@ struct RuntimeConfig {
 
   // How calls run. `executor` empty: in the calling thread (runtime/torch injects at::parallel_for).
   dispatch::Executor executor;
+  // Devices whose tensors calls may carry (DLPack's kDLCUDA, ids from 0). 0: host memory alone.
+  int cuda_devices = 0;
+  // Device memory for one call's workspace on one stream, reserved before: called on the call's path, so it
+  // must not allocate; null: none, and the fallback answers. Empty: no kernel that wants any is served.
+  std::function<void*(int device, void* stream, int64_t bytes)> device_workspace;
   // Runs first in each of niche's own threads that may call library forms (runtime/torch: one compute
   // thread).
   std::function<void()> thread_start;

@@ -25,6 +25,7 @@ void Control::drain(int64_t now_ns) {
     const auto at = definitions_.find(e.key.definition());
     if (at == definitions_.end()) return;  // its handle is being made: the next tick sees it
     DefinitionState& d = *at->second;
+    if (!e.key.wide() && e.key.device() != 0) return;  // sessions for devices are not started from here yet
     if (!e.key.wide()) {
       const dispatch::WideProblem problem = e.key.decode();
       if (d.board.see(problem, now_ns)) {

@@ -78,8 +78,14 @@ Result<std::shared_ptr<HandleState>> RuntimeCore::make_handle(
   }
   dispatch::Dispatcher::SiteOptions site;
   site.threads = static_cast<uint32_t>(config_.executor.threads);
+  std::vector<dispatch::CallSite> sites;
+  const dispatch::CallSite host = dispatcher_->call_site(*id, site);
+  for (int device = 1; device <= config_.cuda_devices; ++device) {
+    site.device = static_cast<uint32_t>(device);
+    sites.push_back(dispatcher_->call_site(*id, site));
+  }
   auto handle = std::make_shared<HandleState>(shared_from_this(), spec, (*at)->definition, *std::move(plan),
-                                              dispatcher_->call_site(*id, site));
+                                              host, std::move(sites));
   auto& list = handles_[*id];
   std::erase_if(list, [](const auto& h) { return h.expired(); });
   list.push_back(handle);

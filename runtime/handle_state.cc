@@ -39,20 +39,27 @@ bool host_memory(const DLTensor& t) {
   return t.device.device_type == kDLCPU || t.device.device_type == kDLCUDAHost;
 }
 
+// As CallFrame::device; -1: a device that no kernel is for.
+int device_of(const DLTensor& t) {
+  if (host_memory(t)) return 0;
+  return t.device.device_type == kDLCUDA && t.device.device_id >= 0 ? t.device.device_id + 1 : -1;
+}
+
 }  // namespace
 
 HandleState::HandleState(std::shared_ptr<RuntimeCore> core, std::shared_ptr<const dispatch::OpSpec> op,
                          std::shared_ptr<const dispatch::Definition> definition, CallPlan plan,
-                         dispatch::CallSite site)
+                         dispatch::CallSite site, std::vector<dispatch::CallSite> device_sites)
     : core_(std::move(core)),
       op_(std::move(op)),
       definition_(std::move(definition)),
       plan_(std::move(plan)),
       site_(std::move(site)),
+      device_sites_(std::move(device_sites)),
       takes_aten_(op_->native_form() == "at::Tensor[]"),
       bindings_(core_->dispatcher_ptr(), definition_, core_->packed_budget(), plan_.constant_mask()) {}
 
-Status HandleState::call(std::span<const DLTensor> tensors) {
+Status HandleState::call(std::span<const DLTensor> tensors, void* stream) {
   const auto misfit = [this](const Misfit& m) { return dispatch::invalid(plan_.describe(m, *definition_)); };
   if (tensors.size() != static_cast<size_t>(plan_.args())) [[unlikely]]
     return misfit({Misfit::Kind::kCount, -1, -1, static_cast<int64_t>(tensors.size()), plan_.args()});
@@ -60,6 +67,7 @@ Status HandleState::call(std::span<const DLTensor> tensors) {
   plan_.start(args.n);
   uintptr_t ored = 0;
   bool contiguous = true;
+  int device = -1;  // of the first argument; all must be there
   for (int a = 0; a < plan_.args(); ++a) {
     const CallPlan::Arg& arg = plan_.arg(a);
     const DLTensor& t = tensors[static_cast<size_t>(a)];
@@ -71,8 +79,13 @@ Status HandleState::call(std::span<const DLTensor> tensors) {
     }
     if (!dispatch::same_dtype(t.dtype, arg.dtype)) [[unlikely]]
       return misfit({Misfit::Kind::kDtype, a});
-    if (!host_memory(t)) [[unlikely]]
+    const int lies = device_of(t);
+    if (device < 0) device = lies;
+    if (lies != device || lies < 0 || lies >= devices()) [[unlikely]]
       return misfit({Misfit::Kind::kDevice, a});
+    if (lies > 0 && !op_->runs_on_device()) [[unlikely]]
+      return dispatch::unsupported(definition_->name() +
+                                   ": its operator's library forms read host memory alone");
     if (const Misfit m = plan_.read(a, t.shape, t.ndim, args.n)) [[unlikely]]
       return misfit(m);
     args.p[a] = static_cast<char*>(t.data) + t.byte_offset;
@@ -91,14 +104,17 @@ Status HandleState::call(std::span<const DLTensor> tensors) {
   for (int a = 0; a < plan_.args(); ++a)
     if (args.p[a] == nullptr && plan_.arg(a).present && plan_.elements(a, args.n) != 0) [[unlikely]]
       return misfit({Misfit::Kind::kMissing, a});
-  if (!contiguous) [[unlikely]]
+  if (!contiguous) [[unlikely]] {
+    if (device > 0)
+      return dispatch::unsupported(definition_->name() + ": a tensor on a device is not contiguous");
     return call_strided(tensors);
+  }
   plan_.var_axes(args.n, args.var);
   dispatch::LayoutClass layout = dispatch::LayoutClass::plain_at(ored);
   if (outputs_overlap(plan_, args)) [[unlikely]]
     layout = layout.aliases_output(0);
-  LiveCall call(*this, args, layout);
-  call.run(nullptr);
+  LiveCall call(*this, args, layout, {device, stream});
+  NICHE_RETURN_IF_ERROR(call.run(nullptr));
   if (call.shadowed()) [[unlikely]]
     call.finish_shadow();
   return {};
@@ -118,7 +134,7 @@ Status HandleState::call_strided(std::span<const DLTensor> tensors) {
     NICHE_RETURN_IF_ERROR(
         op_->derive_axes(*definition_, std::span<int64_t>(args.n, definition_->schema().axes.size())));
   LiveCall call(*this, args, dispatch::FallbackReason::kLayout);
-  call.run(nullptr);
+  NICHE_RETURN_IF_ERROR(call.run(nullptr));
   copies.scatter(plan_, tensors);
   return {};
 }

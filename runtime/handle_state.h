@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "dispatch/call_site.h"
 #include "dispatch/definition.h"
@@ -21,19 +22,24 @@ class RuntimeCore;
 class HandleState : public std::enable_shared_from_this<HandleState> {
  public:
   HandleState(std::shared_ptr<RuntimeCore> core, std::shared_ptr<const dispatch::OpSpec> op,
-              std::shared_ptr<const dispatch::Definition> definition, CallPlan plan, dispatch::CallSite site);
+              std::shared_ptr<const dispatch::Definition> definition, CallPlan plan, dispatch::CallSite site,
+              std::vector<dispatch::CallSite> device_sites);
 
   RuntimeCore& core() const { return *core_; }
   const dispatch::OpSpec& op() const { return *op_; }
   const std::shared_ptr<const dispatch::Definition>& definition() const { return definition_; }
   const CallPlan& plan() const { return plan_; }
-  const dispatch::CallSite& site() const { return site_; }
+  // By device: 0: the host; n: CUDA device n - 1, up to RuntimeConfig::cuda_devices.
+  const dispatch::CallSite& site(int device = 0) const {
+    return device == 0 ? site_ : device_sites_[static_cast<size_t>(device - 1)];
+  }
+  int devices() const { return static_cast<int>(device_sites_.size()) + 1; }
   bool takes_aten() const { return takes_aten_; }  // the library forms run on at::Tensors
   Bindings& bindings() { return bindings_; }
   const Bindings& bindings() const { return bindings_; }
 
   // OpHandle::call. See runtime.h.
-  dispatch::Status call(std::span<const DLTensor> args);
+  dispatch::Status call(std::span<const DLTensor> args, void* stream);
   // OpHandle::bind_constant and rebind (`must_exist`).
   dispatch::Status bind(std::string_view arg, const DLTensor& tensor, std::shared_ptr<const void> owner,
                         std::function<uint64_t()> version, bool must_exist);
@@ -48,6 +54,7 @@ class HandleState : public std::enable_shared_from_this<HandleState> {
   const std::shared_ptr<const dispatch::Definition> definition_;
   const CallPlan plan_;
   const dispatch::CallSite site_;
+  const std::vector<dispatch::CallSite> device_sites_;
   const bool takes_aten_;
   Bindings bindings_;
 };

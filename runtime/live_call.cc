@@ -11,6 +11,48 @@ int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Copies what the call is about to read (in-outs are updated, inputs may be reused by the caller the moment
 // it returns). Constants that are bound are held by their owner instead.
+// Of a call whose memory the host cannot read: no shadow, whose copies are the host's, and no cycle counter,
+// which sees the launch alone. The workspace is the device's.
+void LiveCall::prepare_device() {
+  decision_.shadow = nullptr;
+  decision_.time = false;
+  const dispatch::Kernel& kernel = *decision_.kernel;
+  if (kernel.is_fallback()) return;
+  if (kernel.kind != dispatch::KernelKind::kCuda) {
+    decision_ =
+        call_.fall_back(handle_.site(place_.device), decision_, dispatch::FallbackReason::kForeignDevice);
+    return;
+  }
+  if (kernel.workspace_units == 0) return;
+  const auto& lend = handle_.core().config().device_workspace;
+  if (lend) device_workspace_ = lend(place_.device - 1, place_.stream, kernel.plan.workspace_bytes);
+  if (device_workspace_ == nullptr)
+    decision_ =
+        call_.fall_back(handle_.site(place_.device), decision_, dispatch::FallbackReason::kNoWorkspace);
+}
+
+// Nothing of the kernel ran, or nothing can: the library answers where that is still possible.
+dispatch::Status LiveCall::answer_refused(dispatch::CallFrame& frame) {
+  using Refusal = dispatch::CallFrame::Refusal;
+  const dispatch::Kernel& kernel = *decision_.kernel;
+  const Refusal refusal = frame.refusal;
+  const int32_t error = frame.device_error;
+  if (slot_ != nullptr) handle_.core().shadow().abandon(std::exchange(slot_, nullptr));
+  if (refusal == Refusal::kNothingRan && !kernel.is_fallback()) {
+    decision_ =
+        call_.fall_back(handle_.site(place_.device), decision_, dispatch::FallbackReason::kDeviceRefused);
+    frame.refusal = Refusal::kNone;
+    decision_.kernel->launch(*decision_.kernel, frame, handle_.core().executor());
+    if (frame.refusal == Refusal::kNone) return {};
+  }
+  const char* what = refusal == Refusal::kDeviceLost ? "the device's context is lost: restart this process"
+                     : refusal == Refusal::kPartlyRan
+                         ? "the device refused a later phase; outputs are undefined"
+                         : "the device refused the launch";
+  return dispatch::device_error("kernel " + kernel.name + " (id " + std::to_string(kernel.id) + "): error " +
+                                std::to_string(error) + ": " + what);
+}
+
 void LiveCall::begin_shadow() {
   const CallPlan& plan = handle_.plan();
   const Bindings::Held held = handle_.bindings().held(args_.p);

@@ -22,27 +22,36 @@ struct CallArgs {
 };
 static_assert(sizeof(long) == sizeof(int64_t), "NicheKernelArgs::n is read as int64_t");
 
+// Where a call runs: as CallFrame says.
+struct CallPlace {
+  int device = 0;
+  void* stream = nullptr;
+};
+
 class LiveCall {
  public:
   // `args`: axes and input pointers filled; outputs may still be null.
-  LiveCall(HandleState& handle, CallArgs& args, dispatch::LayoutClass layout)
-      : handle_(handle), args_(args), call_(handle.core().dispatcher()) {
-    key_ = call_.pack(handle.site(), layout, args.var);
-    decision_ = call_.decide(handle.site(), key_, args.var);
+  LiveCall(HandleState& handle, CallArgs& args, dispatch::LayoutClass layout, CallPlace place = {})
+      : handle_(handle), args_(args), place_(place), call_(handle.core().dispatcher()) {
+    key_ = call_.pack(handle.site(place.device), layout, args.var);
+    decision_ = call_.decide(handle.site(place.device), key_, args.var);
+    if (place.device != 0) [[unlikely]]
+      prepare_device();
     if (decision_.kernel->pack_slot >= 0) {
       packed_ = handle.bindings().packed(decision_.kernel->pack_slot, args.p);
       if (packed_ == nullptr) [[unlikely]]
-        decision_ = call_.fall_back(handle.site(), decision_, dispatch::FallbackReason::kNotPacked);
+        decision_ =
+            call_.fall_back(handle.site(place.device), decision_, dispatch::FallbackReason::kNotPacked);
     }
     // Both arms of a canary are timed on every call: exposure is dear, and each pair counts.
     if (decision_.rung == dispatch::Rung::kCanary || decision_.rung == dispatch::Rung::kControl) [[unlikely]]
-      decision_.time = true;
+      decision_.time = place.device == 0;
     if (decision_.time) start_ = dispatch::cycles();
   }
   // A call that no kernel may see.
-  LiveCall(HandleState& handle, CallArgs& args, dispatch::FallbackReason reason)
-      : handle_(handle), args_(args), call_(handle.core().dispatcher()) {
-    decision_ = call_.fall_back(handle.site(), reason);
+  LiveCall(HandleState& handle, CallArgs& args, dispatch::FallbackReason reason, CallPlace place = {})
+      : handle_(handle), args_(args), place_(place), call_(handle.core().dispatcher()) {
+    decision_ = call_.fall_back(handle.site(place.device), reason);
   }
   ~LiveCall() {
     if (slot_ != nullptr) [[unlikely]]
@@ -54,24 +63,33 @@ class LiveCall {
   bool library() const { return decision_.kernel->is_fallback(); }
   const dispatch::Decision& decision() const { return decision_; }
 
-  // Runs. Outputs must be there unless library() and `native` is given; `native` is what CallFrame says.
+  // Runs. Outputs must be there unless library() and `native` is given; `native` is what CallFrame says. A
+  // launch that the device refuses is answered by the fallback. kDevice: not even that is possible.
   // Exceptions of the library pass.
-  void run(void* native) {
+  [[nodiscard]] dispatch::Status run(void* native) {
     const dispatch::Definition& d = *handle_.definition();
     NicheKernelArgs abi{args_.p, reinterpret_cast<const long*>(args_.n), d.attrs().data(), nullptr, packed_};
     dispatch::CallFrame frame;
     frame.definition = &d;
     frame.args = &abi;
     frame.native = native;
+    frame.stream = place_.stream;
+    frame.device = place_.device;
     if (decision_.kernel->workspace_units != 0) {
-      call_.lend_workspace(frame);
+      if (place_.device == 0) [[likely]]
+        call_.lend_workspace(frame);
+      else
+        frame.workspace = device_workspace_;
       abi.ws = frame.workspace;
     }
     if (decision_.shadow != nullptr) [[unlikely]]
       begin_shadow();
     decision_.kernel->launch(*decision_.kernel, frame, handle_.core().executor());
+    if (frame.refusal != dispatch::CallFrame::Refusal::kNone) [[unlikely]]
+      return answer_refused(frame);
     if (decision_.time) [[unlikely]]
       call_.record_time(decision_, key_, args_.var, dispatch::cycles() - start_);
+    return {};
   }
 
   // True when the answer must be handed to finish_shadow(): once every p[] of an output points to it.
@@ -80,9 +98,13 @@ class LiveCall {
 
  private:
   void begin_shadow();
+  dispatch::Status answer_refused(dispatch::CallFrame& frame);
+  void prepare_device();
 
   HandleState& handle_;
   CallArgs& args_;
+  const CallPlace place_;
+  void* device_workspace_ = nullptr;
   dispatch::Dispatcher::Call call_;
   dispatch::ProblemKey key_;
   dispatch::Decision decision_;

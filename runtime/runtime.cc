@@ -9,7 +9,9 @@ namespace niche {
 const dispatch::Definition& OpHandle::definition() const { return *state_->definition(); }
 uint32_t OpHandle::id() const { return state_->site().definition(); }
 
-Status OpHandle::call(std::span<const DLTensor> args) const { return state_->call(args); }
+Status OpHandle::call(std::span<const DLTensor> args, void* stream) const {
+  return state_->call(args, stream);
+}
 
 Status OpHandle::bind_constant(std::string_view arg, const DLTensor& tensor,
                                std::shared_ptr<const void> owner, std::function<uint64_t()> version) const {

@@ -82,7 +82,11 @@ class OpHandle {
   // CPU tensors run a kernel; strided ones are gathered into temporaries and served by the fallback, counted
   // as "layout". kInvalid names the argument and what is wrong with it. Exceptions of the library behind the
   // fallback pass unchanged. Cost: about 40 ns beyond the kernel. Requires: valid().
-  Status call(std::span<const DLTensor> args) const;
+  // Tensors on one CUDA device (RuntimeConfig::cuda_devices) run on `stream`, the caller's CUstream, whose
+  // device's context is current on this thread and which is ATen's current stream there, since that is where
+  // its library forms run; kUnsupported: one of them is not contiguous; kDevice: the
+  // device's context is lost, or the answer is.
+  Status call(std::span<const DLTensor> args, void* stream = nullptr) const;
 
   // Declares argument `arg` constant at this call site: its contents change only with rebind(). Kernels that
   // ask for it are then given a packed copy. `owner` keeps the memory alive (a strong reference, released by

@@ -70,6 +70,9 @@ class Run {
     } catch (const std::exception& e) {
       return dispatch::unsupported(std::string("library form threw: ") + e.what());
     }
+    if (frame.refusal != dispatch::CallFrame::Refusal::kNone)
+      return dispatch::device_error("the device refused kernel " + kernel.name + ", error " +
+                                    std::to_string(frame.device_error));
     return {};
   }
 

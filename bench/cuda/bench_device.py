@@ -158,11 +158,15 @@ class Bench:
                 continue
             if not self.niche.holds(c["id"], var):
                 continue
+            if self.guard.known_bad(c["name"]):
+                refused.append((c["name"], "hung before"))
+                continue
             try:
-                kernel = self.niche.load(c["id"], torch)
-                self.poison(first, op)
-                kernel(calls[0])
-                torch.cuda.synchronize()
+                with self.guard.watch(c["name"]):
+                    kernel = self.niche.load(c["id"], torch)
+                    self.poison(first, op)
+                    kernel(calls[0])
+                    torch.cuda.synchronize()
             except NicheError as e:
                 refused.append((c["name"], str(e)))
                 continue

@@ -2,13 +2,16 @@
 """Sweeps niche's CUDA templates on this machine's GPU, checks what they compute against fp64, and races the best of each
 row against eager PyTorch, torch.compile and the best library form, beside a copy kernel of the same bytes.
 
-  h200.py --library libniche_cuda_bench.so --out results.json [--rows memory|matrix|table|all] [--points N] [--seconds S]
+  h200.py --library libniche_cuda_bench.so --out results.json [--rows memory|matrix|table|new|all] [--points N]
+          [--seconds S] [--check N]
+
+--check N runs N candidates a family on the small ragged problems of check.py first. A candidate whose first run takes
+longer than --hang seconds ends the program with status 9 and is left out by the next start: window.sh starts it again.
 
 Graph time: a CUDA graph of many calls over rotating buffers that exceed the L2 cache, replays of all variants
 interleaved. Cold: single calls after 256 MB were zeroed, as triton's do_bench. Rows are written as they come; a row that
 is in the file already is left out, so that a run can go on where one stopped."""
 import argparse
-import glob
 import json
 import math
 import multiprocessing
@@ -17,19 +20,11 @@ import random
 import statistics
 import time
 
-from niche_device import Niche, NicheError
+from check import NEW_PROBLEMS, check_problem
+from check import key_of as check_key
+from hang_guard import Guard
+from niche_device import Niche, NicheError, find_nvrtc
 from rows import rows
-
-
-def find_nvrtc():
-    """The library of the packages that torch brought along, else what the loader finds."""
-    import sysconfig
-    for pattern in ("/nvidia/cu13/lib/libnvrtc.so.1?", "/nvidia/cuda_nvrtc/lib/libnvrtc.so.1?"):
-        found = glob.glob(sysconfig.get_paths()["purelib"] + pattern)
-        if found:
-            return found[0]
-    found = glob.glob("/usr/local/cuda/lib64/libnvrtc.so.1?")
-    return found[0] if found else ""
 
 
 def parse():
@@ -45,6 +40,8 @@ def parse():
     p.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     p.add_argument("--compile", type=int, default=1, help="0: leave torch.compile out")
     p.add_argument("--rounds", type=int, default=21)
+    p.add_argument("--check", type=int, default=0, help="candidates a family on check.py's new problems, before the rows")
+    p.add_argument("--hang", type=float, default=20, help="seconds until a candidate's first run counts as hung")
     p.add_argument("--commit", default="")
     return p.parse_args()
 
@@ -85,6 +82,8 @@ def main():
     if os.path.exists(ARGS.out):
         with open(ARGS.out) as f:
             results = json.load(f)
+    guard = Guard(ARGS.out + ".running", ARGS.hang)
+    results["hung"] = guard.bad
     done = {r["key"] for r in results["rows"]}
     todo = [r for r in rows(ARGS.rows) if key_of(r) not in done and (not ARGS.ops or r[0] in ARGS.ops.split(","))]
     from ops_defaults import DEFAULT_ATTRS
@@ -92,11 +91,15 @@ def main():
     for row in todo:
         op, dtype, consts, _, _ = row
         proposals[key_of(row)] = NICHE.propose(op, dtype, consts, DEFAULT_ATTRS.get(op, {}), ARGS.points)
+    done_checks = results.setdefault("checks", {})
+    to_check = [p for p in NEW_PROBLEMS if ARGS.check and check_key(p) not in done_checks
+                and (not ARGS.ops or p[0] in ARGS.ops.split(","))]
+    checks = {check_key(p): NICHE.propose(p[0], p[1], p[2], DEFAULT_ATTRS.get(p[0], {}), ARGS.check) for p in to_check}
     copies = NICHE.propose("copy", "f32", {"N": 4}, {}, 4)
     # Forked before CUDA is touched; the cubins come back through the cache directory.
     pool = multiprocessing.get_context("fork").Pool(ARGS.jobs)
     jobs = {k: [pool.apply_async(compile_one, (c["id"],)) for c in list_] for k, list_ in
-            [("copy", copies)] + list(proposals.items())}
+            [("copy", copies)] + [("check " + k, c) for k, c in checks.items()] + list(proposals.items())}
     log(f"{sum(map(len, jobs.values()))} candidates to compile in {ARGS.jobs} processes: {NICHE.about['toolchain']}")
 
     import bench_device
@@ -104,6 +107,15 @@ def main():
     results["machine"] = {**NICHE.device, "torch": bench.torch_version, "commit": ARGS.commit,
                           "nvrtc": NICHE.about["toolchain"]}
     bench.load_copies(copies, [j.get() for j in jobs["copy"]])
+    bench.guard = guard
+    for problem in to_check:
+        k = check_key(problem)
+        built = [j.get(timeout=240)[1] for j in jobs["check " + k]]
+        run, wrong, refused = check_problem(NICHE, bench, problem, checks[k], guard)
+        refused.update({c["name"]: b["error"][:500] for c, b in zip(checks[k], built) if "error" in b})
+        done_checks[k] = {"run": run, "wrong": wrong, "refused": refused}
+        log(f"check {k}: {run} run, {len(wrong)} wrong, {len(refused)} refused {list(refused.items())[:1]}")
+        save(results)
     swept = []
     for row in todo:
         if time.time() - START > ARGS.seconds * 0.6:
@@ -143,6 +155,13 @@ def print_table(results):
         def gm(i):
             return math.exp(statistics.fmean(math.log(x[i]) for x in ratios))
         print(f"table rows: geometric mean {gm(0):.2f}x over the best library form, {gm(1):.2f}x over eager (graph time)")
+    for k, c in results.get("checks", {}).items():
+        if c["wrong"] or c["refused"]:
+            print(f"CHECK {k}: wrong {c['wrong'][:2]} refused {list(c['refused'].items())[:1]}")
+    if results.get("checks"):
+        print(f"checks: {sum(c['run'] for c in results['checks'].values())} kernels run, "
+              f"{sum(len(c['wrong']) for c in results['checks'].values())} wrong, "
+              f"{sum(len(c['refused']) for c in results['checks'].values())} refused, {len(results.get('hung', []))} hung")
     print("launch:", results.get("launch"))
 
 

@@ -1,8 +1,20 @@
 """The benchmark library (device_api.cc) as Python sees it: candidates, their kernels, and launches on torch's memory."""
 import ctypes
+import glob
 import json
 
 MAX = 12
+
+
+def find_nvrtc():
+    """The library of the packages that torch brought along, else what the loader finds."""
+    import sysconfig
+    for pattern in ("/nvidia/cu13/lib/libnvrtc.so.1?", "/nvidia/cuda_nvrtc/lib/libnvrtc.so.1?"):
+        found = glob.glob(sysconfig.get_paths()["purelib"] + pattern)
+        if found:
+            return found[0]
+    found = glob.glob("/usr/local/cuda/lib64/libnvrtc.so.1?")
+    return found[0] if found else ""
 
 
 class NicheError(RuntimeError):

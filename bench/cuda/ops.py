@@ -310,6 +310,197 @@ class Pffn(Op):
         return {"bmm,add;gelu;rms_norm": written, "baddbmm;gelu;rms_norm": fused_bias}, {"compiled": written}
 
 
+class GeluMul(Op):
+    outputs, floor_f32 = (2,), 0.0
+
+    def make(self, e, dt, attrs, gen):
+        m, n = e
+        return [normal((m, n), dt, gen), normal((m, n), dt, gen), torch.empty((m, n), dtype=dt, device="cuda")]
+
+    def reference(self, a, attrs):
+        return [F.gelu(a[0].double(), approximate="tanh" if attrs["tanh"] else "none") * a[1].double()]
+
+    def forms(self, attrs):
+        how = "tanh" if attrs["tanh"] else "none"
+
+        def library(g, u, y):
+            return F.gelu(g, approximate=how) * u
+        return {"gelu*up": library}, {"compiled gelu*up": library}
+
+
+class Rope(Op):
+    axes, var, constant, outputs, floor_f32 = ("T", "H", "D", "P"), ("T",), (1,), (3,), 2.0 ** -22
+
+    def make(self, e, dt, attrs, gen):
+        t, h, d, p = e
+        inverse = 10000.0 ** (-torch.arange(0, d, 2, device="cuda", dtype=torch.float64) / d)
+        angle = torch.arange(p, device="cuda", dtype=torch.float64).unsqueeze(1) * inverse
+        table = torch.cat([angle.cos(), angle.sin()], 1).to(dt)
+        positions = torch.randint(0, p, (t,), device="cuda", generator=gen)
+        return [normal((t, h, d), dt, gen), table, positions, torch.empty((t, h, d), dtype=dt, device="cuda")]
+
+    @staticmethod
+    def turned(x, table, positions, pairs):
+        half = x.shape[2] // 2
+        rows = table[positions].unsqueeze(1)
+        c, s = rows[..., :half], rows[..., half:]
+        if pairs:
+            a, b = x[..., 0::2], x[..., 1::2]
+            return torch.stack([a * c - b * s, b * c + a * s], 3).flatten(2)
+        a, b = x[..., :half], x[..., half:]
+        return torch.cat([a * c - b * s, b * c + a * s], 2)
+
+    def reference(self, a, attrs):
+        return [self.turned(a[0].double(), a[1].double(), a[2], attrs["interleaved"])]
+
+    def forms(self, attrs):
+        pairs = attrs["interleaved"]
+
+        def halves(x, t, p, y):
+            return self.turned(x, t, p, pairs)
+
+        def rotated(x, t, p, y):
+            half = x.shape[2] // 2
+            rows = t[p].unsqueeze(1)
+            c, s = rows[..., :half], rows[..., half:]
+            other = torch.cat([-x[..., half:], x[..., :half]], 2)
+            return x * torch.cat([c, c], 2) + other * torch.cat([s, s], 2)
+        return ({"halves": halves} if pairs else {"x*cos+rotated*sin": rotated, "halves": halves}), {"compiled": halves}
+
+
+class Linear(Op):
+    axes, var, constant, outputs, factor, floor_f32 = ("M", "N", "K"), ("M",), (1, 2), (3,), 4.0, 2.0 ** -18
+
+    def make(self, e, dt, attrs, gen):
+        m, n, k = e
+        bias = normal((n,), dt, gen, 0, 0.1) if attrs["has_bias"] else None
+        return [normal((m, k), dt, gen), normal((n, k), dt, gen, 0, k ** -0.5), bias, torch.empty((m, n), dtype=dt, device="cuda")]
+
+    def activate(self, y, attrs):
+        return [lambda v: v, F.relu, F.gelu, F.silu][int(attrs["activation"])](y)
+
+    def reference(self, a, attrs):
+        y = a[0].double() @ a[1].double().t()
+        return [self.activate(y if a[2] is None else y + a[2].double(), attrs)]
+
+    def forms(self, attrs):
+        def library(x, w, b, y):
+            return self.activate(F.linear(x, w, b), attrs)
+
+        def turned(x, w, b, y):
+            out = torch.mm(w, x.t()) if b is None else torch.addmm(b.unsqueeze(1), w, x.t())
+            return self.activate(out.t().contiguous(), attrs)
+        return {"linear": library, "weight*x', turned": turned}, {"compiled linear": library}
+
+
+class SdpaDecode(Op):
+    axes, var, outputs, factor, floor_f32 = ("B", "S", "Hq", "Hk", "D"), ("B", "S"), (3,), 4.0, 2.0 ** -20
+
+    def make(self, e, dt, attrs, gen):
+        b, s, hq, hk, d = e
+        return [normal((b, hq, d), dt, gen), normal((b, hk, s, d), dt, gen), normal((b, hk, s, d), dt, gen),
+                torch.empty((b, hq, d), dtype=dt, device="cuda")]
+
+    def scale(self, q, attrs):
+        return attrs["scale"] or q.shape[-1] ** -0.5
+
+    def reference(self, a, attrs):
+        q, k, v = a[0].double(), a[1].double(), a[2].double()
+        b, hq, d = q.shape
+        q = q.view(b, k.shape[1], hq // k.shape[1], d)
+        w = torch.softmax(torch.matmul(q, k.transpose(2, 3)) * self.scale(q, attrs), -1)
+        return [torch.matmul(w, v).reshape(b, hq, d)]
+
+    def forms(self, attrs):
+        def sdpa(q, k, v, y):
+            return F.scaled_dot_product_attention(q.unsqueeze(2), k, v, scale=self.scale(q, attrs),
+                                                  enable_gqa=q.shape[1] != k.shape[1]).squeeze(2)
+
+        def rows(q, k, v, y):
+            # The query heads of a key head as rows of one attention: no repeated keys.
+            b, hq, d = q.shape
+            out = F.scaled_dot_product_attention(q.view(b, k.shape[1], -1, d), k, v, scale=self.scale(q, attrs))
+            return out.reshape(b, hq, d)
+
+        def products(q, k, v, y):
+            b, hq, d = q.shape
+            w = torch.softmax(torch.matmul(q.view(b, k.shape[1], -1, d), k.transpose(2, 3)) * self.scale(q, attrs), -1)
+            return torch.matmul(w, v).reshape(b, hq, d)
+        return {"sdpa": sdpa, "sdpa of grouped rows": rows, "matmul;softmax;matmul": products}, {"compiled": products}
+
+
+class EmbeddingBag(Op):
+    axes, var, constant, outputs, floor_f32 = ("V", "D", "I", "B"), ("I", "B"), (0,), (3,), 2.0 ** -20
+
+    def make(self, e, dt, attrs, gen):
+        v, d, i, b = e
+        offsets = torch.randint(0, i + 1, (b,), device="cuda", generator=gen).sort().values
+        offsets[0] = 0
+        return [normal((v, d), dt, gen, 0, 0.05), torch.randint(0, v, (i,), device="cuda", generator=gen), offsets,
+                torch.empty((b, d), dtype=dt, device="cuda")]
+
+    def bytes(self, a):
+        row = a[0].shape[1] * a[0].element_size()
+        return row * (min(a[1].numel(), a[0].shape[0]) + a[3].shape[0]) + 8 * (a[1].numel() + a[2].numel())
+
+    def reference(self, a, attrs):
+        ends = torch.cat([a[2][1:], torch.tensor([a[1].numel()], device="cuda")])
+        bag = torch.repeat_interleave(torch.arange(a[2].numel(), device="cuda"), ends - a[2])
+        out = torch.zeros((a[2].numel(), a[0].shape[1]), dtype=torch.float64, device="cuda")
+        out.index_add_(0, bag, a[0].double()[a[1]])
+        return [out / (ends - a[2]).clamp_min(1).unsqueeze(1) if attrs["mean"] else out]
+
+    def forms(self, attrs):
+        mode = "mean" if attrs["mean"] else "sum"
+
+        def library(w, i, o, y):
+            return F.embedding_bag(i, w, o, mode=mode)
+        return {"embedding_bag": library}, {}
+
+
+class Ikbo(Op):
+    axes, var, constant, outputs, factor = ("M", "N", "Kc", "Ku", "B", "U"), ("B", "U"), (0, 1), (5,), 4.0
+
+    def make(self, e, dt, attrs, gen):
+        m, n, kc, ku, b, u = e
+        scale = (kc + ku) ** -0.5
+        user = torch.arange(b, device="cuda") * u // b
+        # Six rows beyond the last candidate, so that the overlapping view of the library form stays inside.
+        flat = normal((b * kc + 16, n), dt, gen)
+        return [normal((m, kc), dt, gen, 0, scale), normal((m, ku), dt, gen, 0, scale), flat[:b * kc].view(b, kc, n),
+                normal((u, ku, n), dt, gen), user, torch.empty((b, m, n), dtype=dt, device="cuda")]
+
+    def reference(self, a, attrs):
+        users = torch.matmul(a[1].double(), a[3].double())
+        out = torch.empty(a[5].shape, dtype=torch.float64, device="cuda")
+        for i in range(0, out.shape[0], 64):
+            s = slice(i, i + 64)
+            out[s] = torch.matmul(a[0].double(), a[2][s].double()) + users[a[4][s]]
+        return [out]
+
+    def forms(self, attrs):
+        weights = {}  # padded once, as an owner of constant weights would
+
+        def pad_once(w):
+            if w.data_ptr() not in weights:
+                weights[w.data_ptr()] = F.pad(w, (0, -w.shape[1] % 8))
+            return weights[w.data_ptr()]
+
+        def padded(wc, wu, ec, eu, user, out):
+            # The weight's reduction padded with zeros to a multiple of 8, over a view whose samples overlap.
+            wide = pad_once(wc)
+            b, kc, n = ec.shape
+            view = ec.as_strided((b, wide.shape[1], n), (kc * n, n, 1))
+            users = torch.matmul(pad_once(wu), F.pad(eu, (0, 0, 0, -wu.shape[1] % 8)))
+            return users[user].baddbmm_(wide.expand(b, *wide.shape), view)
+
+        def decomposed(wc, wu, ec, eu, user, out):
+            start = torch.matmul(wu, eu)[user]
+            return start.baddbmm_(wc.expand(ec.shape[0], *wc.shape), ec)
+        return {"bmm;index;baddbmm_": decomposed, "padded weights, overlapping view": padded}, {}
+
+
 OPS = {"rms_norm": RmsNorm(), "fused_add_rms_norm": AddRmsNorm(), "layer_norm": LayerNorm(), "softmax": Softmax(),
        "silu_mul": SiluMul(), "rms_norm_backward": RmsNormBackward(), "map_id": MapId(), "mbdt": Mbdt(),
-       "conv1d": Conv1d(), "optimized_fm": OptimizedFm(), "pffn": Pffn()}
+       "conv1d": Conv1d(), "optimized_fm": OptimizedFm(), "pffn": Pffn(), "gelu_mul": GeluMul(), "rope": Rope(),
+       "linear": Linear(), "sdpa_decode": SdpaDecode(), "embedding_bag": EmbeddingBag(), "ikbo_linear_compression": Ikbo()}

@@ -4,7 +4,7 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$2"
-cp "$1/bench/cuda/libniche_cuda_bench.so" "$here"/*.py "$2/"
+cp "$1/bench/cuda/libniche_cuda_bench.so" "$here"/*.py "$here/window.sh" "$2/"
 nettle=$(ldd "$2/libniche_cuda_bench.so" | awk '/libnettle/ {print $3}')
 [ -z "$nettle" ] || cp -L "$nettle" "$2/"
 strip --strip-debug "$2/libniche_cuda_bench.so"

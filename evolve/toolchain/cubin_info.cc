@@ -63,6 +63,18 @@ class Elf {
     const auto* from = reinterpret_cast<const char*>(c.data()) + at;
     return {from, strnlen(from, c.size() - at)};
   }
+  // Names of the data that section `index` holds.
+  std::vector<std::string> objects_of(size_t index) const {
+    std::vector<std::string> names;
+    for (const Elf64_Shdr& s : sections_) {
+      if (s.sh_type != SHT_SYMTAB || s.sh_link >= sections_.size()) continue;
+      Elf64_Sym sym;
+      for (uint64_t at = 0; read_at(content(s), at, &sym); at += sizeof sym)
+        if (sym.st_shndx == index && ELF64_ST_TYPE(sym.st_info) == STT_OBJECT)
+          names.emplace_back(text(sections_[s.sh_link], sym.st_name));
+    }
+    return names;
+  }
   // Name of symbol `index` of the first symbol table.
   std::string_view symbol(uint32_t index) const {
     for (const Elf64_Shdr& s : sections_) {
@@ -153,8 +165,11 @@ Result<CubinInfo> read_cubin(std::span<const uint8_t> cubin, std::string_view lo
   for (const Elf64_Shdr& s : elf->sections()) {
     const std::string_view name = elf->name(s);
     if (name.starts_with(".text.")) info.kernels.push_back({.symbol = std::string(name.substr(6))});
-    if (name == ".nv.global" || name == ".nv.global.init")
+    if (name == ".nv.global" || name == ".nv.global.init") {
       info.writable_global_bytes += static_cast<int64_t>(s.sh_size);
+      const auto index = static_cast<size_t>(&s - elf->sections().data());
+      for (std::string& object : elf->objects_of(index)) info.writable_globals.push_back(std::move(object));
+    }
   }
   for (const Elf64_Shdr& s : elf->sections())
     if (elf->name(s) == ".nv.info") read_nv_info(*elf, elf->content(s), &info.kernels);

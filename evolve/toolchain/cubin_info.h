@@ -31,6 +31,7 @@ struct CubinInfo {
   // Module variables that a kernel can write to, with their bytes: refused for candidates, since state in a
   // module outlives a call.
   int64_t writable_global_bytes = 0;
+  std::vector<std::string> writable_globals;  // their names, as far as the symbol table has them
 
   const CubinKernel* find(std::string_view symbol) const;
 };

@@ -77,6 +77,13 @@ std::string first_error(const std::string& log) {
   return log.substr(newline == std::string::npos ? 0 : newline + 1, kDiagnosticBytes);
 }
 
+// " (calls, table)", the first few.
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < 4; ++i) text += (i == 0 ? " (" : ", ") + names[i].substr(0, 80);
+  return text.empty() ? text : text + (names.size() > 4 ? ", ...)" : ")");
+}
+
 void* open_library(const std::vector<std::string>& names, std::string* opened, std::string* reasons) {
   for (const std::string& name : names) {
     dlerror();
@@ -199,8 +206,10 @@ Result<CompiledCubin> CudaToolchain::compile(std::string_view name, const std::s
     cache.store(key, c.bytes, c.log);
   }
   if (c.info.writable_global_bytes > 0)
-    return dispatch::invalid(std::string(name) + ": " + std::to_string(c.info.writable_global_bytes) +
-                             " bytes of writable module variables: state would outlive a call");
+    return dispatch::invalid(
+        std::string(name) + ": " + std::to_string(c.info.writable_global_bytes) +
+        " bytes of writable module variables" + listed(c.info.writable_globals) +
+        ": state would outlive a call; constants as enumerators, macros or __constant__");
   return c;
 }
 

@@ -1,26 +1,14 @@
 #include "evolve/worker_client.h"
 
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
-#include <cstring>
-#include <future>
-#include <mutex>
-#include <thread>
 
-#include "evolve/toolchain/scratch_dir.h"
 #include "evolve/worker/frame_channel.h"
-#include "evolve/worker/process_tree.h"
 #include "evolve/worker/protocol.h"
-
-extern char** environ;
+#include "evolve/worker/worker_process.h"
 
 namespace niche::evolve {
 namespace {
@@ -29,131 +17,9 @@ using dispatch::Code;
 using dispatch::Result;
 using dispatch::Status;
 using SteadyClock = std::chrono::steady_clock;
+using worker::WorkerProcess;
 
 constexpr int kSendTimeoutMs = 2000;
-constexpr int kWorkerFd = 3;
-
-// Variables that a compiler, a library or a sanitizer may need. Whatever else the server's environment holds
-// (keys, tokens, addresses) does not reach a process in which candidates run.
-bool harmless(std::string_view entry) {
-  constexpr std::array kNames{std::string_view("PATH="),
-                              std::string_view("HOME="),
-                              std::string_view("TMPDIR="),
-                              std::string_view("LANG="),
-                              std::string_view("LC_ALL="),
-                              std::string_view("TZ="),
-                              std::string_view("LD_LIBRARY_PATH="),
-                              std::string_view("OMP_NUM_THREADS="),
-                              std::string_view("MKL_NUM_THREADS="),
-                              std::string_view("CXX="),
-                              std::string_view("ASAN_OPTIONS="),
-                              std::string_view("TSAN_OPTIONS="),
-                              std::string_view("UBSAN_OPTIONS="),
-                              std::string_view("CUDA_VISIBLE_DEVICES="),
-                              std::string_view("HIP_VISIBLE_DEVICES=")};
-  for (std::string_view name : kNames)
-    if (entry.starts_with(name)) return true;
-  return false;
-}
-
-std::string describe_exit(const siginfo_t& info) {
-  if (info.si_code == CLD_EXITED) return "ended with status " + std::to_string(info.si_status);
-  return "was killed by signal " + std::to_string(info.si_status) + " (" + strsignal(info.si_status) + ")";
-}
-
-// The worker process. A thread of its own starts it, waits for its end and sweeps what it left behind: the
-// kernel's promise to kill a child with its parent is about the parent *thread*.
-class WorkerProcess {
- public:
-  static Result<std::shared_ptr<WorkerProcess>> start(const WorkerOptions& options, int socket) {
-    auto self = std::make_shared<WorkerProcess>();
-    const auto spawned = std::make_shared<std::promise<int>>();
-    auto error = spawned->get_future();
-    self->thread_ = new std::thread([self = self.get(), &options, socket, spawned] {
-      const int rc = self->spawn(options, socket);
-      spawned->set_value(rc);  // `options` and `socket` may be gone after this
-      if (rc == 0) self->wait_for_end();
-    });
-    if (const int rc = error.get(); rc != 0) {
-      self->join();
-      const std::string what = "worker " + options.program + ": " + std::strerror(rc);
-      return rc == ENOENT ? dispatch::not_found(what) : dispatch::io_error(what);
-    }
-    return self;
-  }
-  pid_t pid() const { return pid_; }
-  // Signals all of the worker's processes, unless it is gone.
-  bool signal(int number) {
-    const std::lock_guard lock(mutex_);
-    if (ended_) return false;
-    worker::signal_session(pid_, number);
-    return true;
-  }
-  // How it ended, if it does within the time.
-  std::string end_within(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, timeout, [this] { return ended_; }) ? end_ : "is still there";
-  }
-  void join() {
-    if (thread_ == nullptr) return;
-    thread_->join();
-    delete thread_;
-    thread_ = nullptr;
-  }
-
- private:
-  int spawn(const WorkerOptions& options, int socket) {
-    std::vector<char*> argv{const_cast<char*>(options.program.c_str())};
-    for (const std::string& a : options.args) argv.push_back(const_cast<char*>(a.c_str()));
-    argv.push_back(nullptr);
-    std::vector<char*> env;
-    for (char** e = environ; e != nullptr && *e != nullptr; ++e)
-      if (harmless(*e)) env.push_back(*e);
-    env.push_back(nullptr);
-
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, socket, kWorkerFd);
-    posix_spawn_file_actions_addclosefrom_np(&actions, kWorkerFd + 1);
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    sigset_t all, none;
-    sigfillset(&all);
-    sigemptyset(&none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    const int rc =
-        posix_spawn(&pid_, options.program.c_str(), &actions, &attributes, argv.data(), env.data());
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return rc;
-  }
-  void wait_for_end() {
-    siginfo_t info{};
-    while (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
-    }
-    // Its pid is not free before it is reaped, so that nobody else can be hit by the sweep.
-    const std::lock_guard lock(mutex_);
-    worker::signal_session(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    ScratchDir::sweep();
-    end_ = describe_exit(info);
-    ended_ = true;
-    changed_.notify_all();
-  }
-
-  std::thread* thread_ = nullptr;  // a pointer: in a forked child it can be neither joined nor destroyed
-  pid_t pid_ = -1;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  std::string end_;
-};
-
 class Client final : public WorkerClient {
  public:
   Client(std::shared_ptr<WorkerProcess> process, int fd) : process_(std::move(process)), channel_(fd) {}
@@ -267,7 +133,7 @@ Result<std::unique_ptr<WorkerClient>> WorkerClient::spawn(const WorkerOptions& o
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
     return dispatch::errno_status("worker: socketpair");
-  auto process = WorkerProcess::start(options, fds[1]);
+  auto process = WorkerProcess::start({options.program, options.args, {{fds[1], 3}}});
   ::close(fds[1]);
   if (!process.ok()) {
     ::close(fds[0]);

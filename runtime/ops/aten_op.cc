@@ -109,7 +109,8 @@ void AtenOp::run_fallback(int form, const CallFrame& frame) const {
   }
   const c10::InferenceMode guard;
   TensorList t;
-  make_views(problem_of(frame, schema_), frame.args->p, true, t.data());
+  // Library forms run on ATen's current stream: a caller with tensors on a device has set it to its own.
+  make_views(problem_of(frame, schema_), frame.args->p, true, t.data(), device_of(frame));
   f.run(*frame.definition, t.data());
 }
 

@@ -70,6 +70,7 @@ class AtenOp : public dispatch::OpSpec {
   }
   bool fallback_applies(int form, const Definition& d) const override;
   std::string_view native_form() const override { return "at::Tensor[]"; }
+  bool runs_on_device() const override { return true; }
   void run_fallback(int form, const dispatch::CallFrame& frame) const override;
   std::unique_ptr<dispatch::NativeArgs> wrap(const Problem& p, void* const* args) const override;
 

@@ -15,6 +15,7 @@ dispatch::Status register_builtin_ops(dispatch::OpRegistry& registry) {
   add_state_space_ops(ops);
   add_jagged_ops(ops);
   add_broadcast_ops(ops);
+  add_decoder_ops(ops);
   for (auto& op : ops) NICHE_RETURN_IF_ERROR(registry.add(std::move(op)));
   return {};
 }

@@ -19,5 +19,6 @@ void add_norm_backward_ops(OpList& ops);  // rms_norm_backward
 void add_state_space_ops(OpList& ops);    // selective_state_update
 void add_jagged_ops(OpList& ops);         // batch_event_truncate
 void add_broadcast_ops(OpList& ops);      // ikbo_linear_compression
+void add_decoder_ops(OpList& ops);        // gelu_mul, rope, linear, sdpa_decode
 
 }  // namespace niche::ops

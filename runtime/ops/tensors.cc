@@ -20,10 +20,10 @@ at::ScalarType scalar_type(DLDataType t) {
   return at::kByte;
 }
 
-at::Tensor view(void* data, at::IntArrayRef shape, at::ScalarType type) {
+at::Tensor view(void* data, at::IntArrayRef shape, at::ScalarType type, at::Device device) {
   return at::for_blob(data, shape)
-      .options(at::TensorOptions(at::kCPU).dtype(type))
-      .target_device(at::kCPU)
+      .options(at::TensorOptions(device).dtype(type))
+      .target_device(device)
       .make_tensor();
 }
 
@@ -33,12 +33,18 @@ at::Tensor view(const DLTensor& t) {
   return view(static_cast<char*>(t.data) + t.byte_offset, shape, scalar_type(t.dtype));
 }
 
-void make_views(const Problem& p, void* const* pointers, bool outputs, at::Tensor* tensors) {
+at::Device device_of(const CallFrame& frame) {
+  return frame.device == 0 ? at::Device(at::kCPU)
+                           : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(frame.device - 1));
+}
+
+void make_views(const Problem& p, void* const* pointers, bool outputs, at::Tensor* tensors,
+                at::Device device) {
   const auto& args = p.definition->schema().args;
   for (int i = 0; i < static_cast<int>(args.size()); ++i) {
     if (!p.definition->has_arg(i) || (!outputs && args[static_cast<size_t>(i)].role == ArgRole::kOut))
       continue;
-    tensors[i] = view(pointers[i], p.arg_shape(i), scalar_type(p.definition->arg_dtype(i)));
+    tensors[i] = view(pointers[i], p.arg_shape(i), scalar_type(p.definition->arg_dtype(i)), device);
   }
 }
 

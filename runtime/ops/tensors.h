@@ -17,11 +17,14 @@ namespace niche::ops {
 using TensorList = std::array<at::Tensor, dispatch::kMaxArgs>;
 
 at::ScalarType scalar_type(DLDataType t);  // requires: a type that dtype.h names
-at::Tensor view(void* data, at::IntArrayRef shape, at::ScalarType type);
+at::Tensor view(void* data, at::IntArrayRef shape, at::ScalarType type, at::Device device = at::kCPU);
 at::Tensor view(const DLTensor& t);  // undefined where t.data is null and the tensor is not empty
 
+// Where a frame's arguments are.
+at::Device device_of(const dispatch::CallFrame& frame);
 // Views for the arguments of `p`: inputs and in-out always, outputs only where asked for.
-void make_views(const dispatch::Problem& p, void* const* pointers, bool outputs, at::Tensor* tensors);
+void make_views(const dispatch::Problem& p, void* const* pointers, bool outputs, at::Tensor* tensors,
+                at::Device device = at::kCPU);
 // The Problem's axes, for a frame that carries only extents.
 dispatch::Problem problem_of(const dispatch::CallFrame& frame,
                              const std::shared_ptr<const dispatch::OpSchema>& schema);

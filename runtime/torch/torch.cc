@@ -142,13 +142,14 @@ class TorchCall {
     LiveCall call(h_, args_, layout_);
     if (call.library() && !plain_native()) allocate_outputs();
     if (call.library()) {
-      call.run(plain_native() ? native_.data() : nullptr);
+      check(call.run(plain_native() ? native_.data() : nullptr));
       if (call.shadowed() && point_outputs()) [[unlikely]]
         call.finish_shadow();
       return;
     }
     allocate_outputs();
-    call.run(nullptr);
+    // The tensors go along for the library form that answers where a device refuses the kernel.
+    check(call.run(plain_native() ? native_.data() : nullptr));
     for (uint32_t m = given_ | plan_.in_out_mask(); m != 0; m &= m - 1) bump(native_[__builtin_ctz(m)]);
     if (call.shadowed()) [[unlikely]]
       call.finish_shadow();
@@ -156,6 +157,7 @@ class TorchCall {
 
  private:
   bool plain_native() const { return h_.takes_aten(); }
+  static void check(const Status& s) { TORCH_CHECK(s.ok(), s.message()); }
 
   // The call as it came, to a library form that knows at::Tensors; to one that does not, on contiguous
   // copies.
@@ -163,7 +165,7 @@ class TorchCall {
     std::memset(&args_, 0, sizeof args_);
     if (plain_native()) {
       LiveCall call(h_, args_, reason);
-      call.run(native_.data());
+      check(call.run(native_.data()));
       return;
     }
     TORCH_CHECK(reason == FallbackReason::kLayout || reason == FallbackReason::kRequiresGrad,
@@ -182,7 +184,7 @@ class TorchCall {
                 ": an argument's element type is not the Definition's");
     allocate_outputs();
     LiveCall call(h_, args_, reason);
-    call.run(nullptr);
+    check(call.run(nullptr));
     for (uint32_t m = given_ | plan_.in_out_mask(); m != 0; m &= m - 1) {
       const int a = __builtin_ctz(m);
       callers[a].copy_(native_[a]);

@@ -67,6 +67,7 @@ class AffineOp final : public OpSpec {
     return {};
   }
   int fallback_count() const override { return 2; }
+  bool runs_on_device() const override { return on_device; }
   std::string_view fallback_name(int form) const override { return form == 0 ? "columns" : "rows"; }
   void run_fallback(int form, const CallFrame& frame) const override {
     runs[form].fetch_add(1, std::memory_order_relaxed);
@@ -94,6 +95,7 @@ class AffineOp final : public OpSpec {
 
   mutable std::atomic<int> runs[2] = {};
   std::atomic<bool> throws{false};
+  bool on_device = false;  // a fake device's memory is this process's
 
  private:
   std::shared_ptr<const OpSchema> schema_;

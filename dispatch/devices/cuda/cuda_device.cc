@@ -27,7 +27,34 @@ CudaDevice::~CudaDevice() {
     driver_->cuDevicePrimaryCtxRelease(device_);
 }
 
+bool loses_context(CUresult result) {
+  switch (result) {
+    case CUDA_SUCCESS:
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_OUT_OF_MEMORY:
+    case CUDA_ERROR_INVALID_IMAGE:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_NO_BINARY_FOR_GPU:
+    case CUDA_ERROR_INVALID_HANDLE:
+    case CUDA_ERROR_NOT_FOUND:
+    case CUDA_ERROR_NOT_READY:
+    case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES:
+    case CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE:
+    case CUDA_ERROR_NOT_PERMITTED:
+    case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_INVALID_CLUSTER_SIZE:
+      return false;
+    default:  // breaking a capture ends the capture alone
+      return result < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+             result > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  }
+}
+
 void CudaDevice::report_error(CUresult result, uint64_t kernel_id) const {
+  if (!loses_context(result)) {
+    refused_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count
+    return;
+  }
   uint64_t none = 0;
   // relaxed: the word carries everything that it says.
   first_error_.compare_exchange_strong(none, kernel_id << 16 | (static_cast<uint64_t>(result) & 0xffff),

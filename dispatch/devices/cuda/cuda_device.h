@@ -28,9 +28,11 @@ class CudaDevice {
   const CudaInfo& info() const { return info_; }
   CUstream own_stream() const { return stream_; }
 
-  // A launch failed: remembered with the kernel's id, without a lock or an allocation (hot path).
+  // A launch failed: where the context is lost, remembered with the kernel's id; where the driver merely
+  // refused this launch, counted. Without a lock or an allocation (hot path).
   void report_error(CUresult result, uint64_t kernel_id) const;
   bool failed() const { return first_error_.load(std::memory_order_relaxed) != 0; }
+  uint64_t launches_refused() const { return refused_.load(std::memory_order_relaxed); }
   // kOk, or kDevice with the first error and the kernel's id: what health shows.
   Status health() const;
 
@@ -64,7 +66,12 @@ class CudaDevice {
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
   mutable std::atomic<uint64_t> first_error_{0};  // kernel id << 16 | CUresult
+  mutable std::atomic<uint64_t> refused_{0};
   mutable std::atomic<bool> pinned_{false};
 };
+
+// Does this error end the context (every later call fails until the process is gone)? What is not known to
+// leave it intact counts as such.
+bool loses_context(CUresult result);
 
 }  // namespace niche::dispatch

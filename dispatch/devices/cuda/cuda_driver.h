@@ -50,7 +50,12 @@ namespace niche::dispatch {
   X(cuEventElapsedTime)                \
   X(cuLaunchKernel)                    \
   X(cuLaunchKernelEx)                  \
-  X(cuOccupancyMaxActiveClusters)
+  X(cuOccupancyMaxActiveClusters)      \
+  X(cuMemAlloc)                        \
+  X(cuMemFree)                         \
+  X(cuMemsetD8)                        \
+  X(cuMemcpyHtoD)                      \
+  X(cuMemcpyDtoH)
 
 struct CudaDriver {
 #define NICHE_CUDA_FIELD(name) decltype(&::name) name = nullptr;

@@ -10,16 +10,22 @@ namespace {
 
 constexpr int64_t kBlocksMax = 0x7fffffff;
 
+// At least one whole cluster: a kernel finds an empty problem by itself. A persistent grid ends at its bound;
+// any other one that no grid can hold gives 0, and the launch is refused: fewer blocks would leave part of
+// the answer out.
 unsigned blocks_of(const BoundCudaPhase& p, const long* axes) {
+  const int64_t bound = p.blocks_max > 0 ? p.blocks_max : kBlocksMax;
   int64_t n = 1;
   for (int i = 0; i < p.factor_count; ++i) {
     const BoundPhase::Factor& f = p.factors[static_cast<size_t>(i)];
     const int64_t up = axes[f.axis] + f.divisor - 1;
-    n *= f.shift >= 0 ? up >> f.shift : up / f.divisor;
+    n *= std::min(f.shift >= 0 ? up >> f.shift : up / f.divisor, kBlocksMax + 1);
+    n = std::min(n, kBlocksMax + 1);  // a product of four stays in 64 bits
   }
-  if (p.blocks_max > 0) n = std::min<int64_t>(n, p.blocks_max);
+  n = std::max<int64_t>(n, 1);
+  if (p.blocks_max > 0) n = std::min(n, bound);
   if (p.cluster > 1) n = (n + p.cluster - 1) / p.cluster * p.cluster;
-  return static_cast<unsigned>(std::clamp<int64_t>(n, 1, kBlocksMax));
+  return n > bound ? 0 : static_cast<unsigned>(n);
 }
 
 CUresult launch_phase(const CudaDriver& call, const BoundCudaPhase& p, unsigned blocks, NicheCudaArgs* args,
@@ -53,8 +59,10 @@ CUresult launch_phase(const CudaDriver& call, const BoundCudaPhase& p, unsigned 
 }
 
 void launch_frame(const Kernel& kernel, CallFrame& frame, const Executor&) {
-  launch_cuda(static_cast<const CudaKernel&>(kernel), *frame.args, frame.workspace,
-              static_cast<CUstream>(frame.stream));
+  const CudaLaunch l = launch_cuda(static_cast<const CudaKernel&>(kernel), *frame.args, frame.workspace,
+                                   static_cast<CUstream>(frame.stream));
+  frame.refusal = l.refusal;
+  frame.device_error = l.error;
 }
 
 Result<BoundCudaPhase> bind_phase(const CudaPhase& p, const CudaKernelSpec& spec, const CudaModule& module,
@@ -85,7 +93,11 @@ Result<BoundCudaPhase> bind_phase(const CudaPhase& p, const CudaKernelSpec& spec
   b.overlap = p.overlap;
   int multiprocessors = module.device().info().sm_count;
   if (spec.plan.sm_count > 0) multiprocessors = std::min(multiprocessors, spec.plan.sm_count);
-  b.blocks_max = static_cast<unsigned>(p.blocks_per_sm * multiprocessors);
+  // Whole clusters: rounded up, a grid would outgrow the workspace that it was sized with.
+  b.blocks_max = static_cast<unsigned>(p.blocks_per_sm * multiprocessors / p.cluster * p.cluster);
+  if (p.blocks_per_sm > 0 && b.blocks_max == 0)
+    return invalid(what + ": a cluster of " + std::to_string(p.cluster) + " in a persistent grid of " +
+                   std::to_string(p.blocks_per_sm * multiprocessors) + " blocks");
   return b;
 }
 
@@ -112,23 +124,31 @@ unsigned CudaKernel::blocks(int phase, const long* axes) const {
   return blocks_of(cuda_phases[static_cast<size_t>(phase)], axes);
 }
 
-bool launch_cuda(const CudaKernel& kernel, const NicheKernelArgs& args, void* workspace, CUstream stream) {
+CudaLaunch launch_cuda(const CudaKernel& kernel, const NicheKernelArgs& args, void* workspace,
+                       CUstream stream) {
+  using Refusal = CallFrame::Refusal;
   NicheCudaArgs a;
   std::memcpy(a.p, args.p, kernel.arg_bytes);
   std::memcpy(a.n, args.n, kernel.axis_bytes);
   a.ws = workspace;
   a.packed = args.packed;
-  for (int i = 0; i < kernel.cuda_phase_count; ++i)
+  for (int i = 0; i < kernel.cuda_phase_count; ++i) {
     a.blocks[i] = blocks_of(kernel.cuda_phases[static_cast<size_t>(i)], args.n);
+    if (a.blocks[i] == 0) [[unlikely]]
+      return {Refusal::kNothingRan, CUDA_ERROR_INVALID_VALUE};
+  }
   for (int i = 0; i < kernel.cuda_phase_count; ++i) {
     const CUresult r =
         launch_phase(*kernel.driver, kernel.cuda_phases[static_cast<size_t>(i)], a.blocks[i], &a, stream);
-    if (r != CUDA_SUCCESS) {
+    if (r != CUDA_SUCCESS) [[unlikely]] {
       kernel.device->report_error(r, kernel.id);
-      return false;
+      return {loses_context(r) ? Refusal::kDeviceLost
+              : i == 0         ? Refusal::kNothingRan
+                               : Refusal::kPartlyRan,
+              r};
     }
   }
-  return true;
+  return {};
 }
 
 Result<std::shared_ptr<const CudaKernel>> load_cuda_kernel(CudaKernelSpec spec,

@@ -4,7 +4,7 @@
 // Thread-safety: a Kernel is immutable; launches may run at once on many threads and streams.
 // Requires: the device's context is current on the calling thread, as libtorch leaves it.
 // Cost: a launch adds some 15 ns to cuLaunchKernel: block counts from the axes and one 224-byte parameter
-// (measure: bench/cuda). A failed launch is recorded in the device's health; nothing is thrown.
+// (measure: bench/cuda). A refused launch is the caller's to answer (CallFrame::refusal); nothing is thrown.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ class CudaKernel : public Kernel {
   std::shared_ptr<const CudaModule> cuda_module;
   std::array<CudaFunction, CudaLaunchPlan::kPhasesMax> functions;
 
-  // Blocks of phase `phase` for these axes.
+  // Blocks of phase `phase` for these axes; 0: more than a grid can have.
   unsigned blocks(int phase, const long* axes) const;
 };
 
@@ -59,8 +59,18 @@ struct CudaKernelSpec {
 Result<std::shared_ptr<const CudaKernel>> load_cuda_kernel(CudaKernelSpec spec,
                                                            std::shared_ptr<const CudaModule> module);
 
-// Launches on `stream`. What Kernel::launch calls with the frame's stream; for callers that hold the stream
-// themselves. False: the driver refused a launch (recorded in the device's health).
-bool launch_cuda(const CudaKernel& kernel, const NicheKernelArgs& args, void* workspace, CUstream stream);
+// What became of a launch; converts to true when all phases are on the stream.
+struct CudaLaunch {
+  CallFrame::Refusal refusal = CallFrame::Refusal::kNone;
+  CUresult error = CUDA_SUCCESS;
+  explicit operator bool() const { return refusal == CallFrame::Refusal::kNone; }
+};
+
+// Launches on `stream`. What Kernel::launch calls with the frame's stream (the answer goes to
+// CallFrame::refusal); for callers that hold the stream themselves. A refusal by the driver is recorded in
+// the device: its health where the context is lost, else a count. A grid that no launch can hold is refused
+// without a call.
+CudaLaunch launch_cuda(const CudaKernel& kernel, const NicheKernelArgs& args, void* workspace,
+                       CUstream stream);
 
 }  // namespace niche::dispatch

@@ -49,6 +49,13 @@ template <> NI float to_float<float>(float v) { return v; }
 template <class T> NI T from_float(float v) { return {(u16)Two<T>::pack(v, 0.0f)}; }
 template <> NI float from_float<float>(float v) { return v; }
 
+// tanh within 2^-11: for values that are rounded to 16 bits afterwards.
+NI float tanh_approx(float x) {
+  float t;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(x));
+  return t;
+}
+
 // --- vectors of V elements: 2 to 16 bytes
 template <class T, int V> struct Vec {
   enum : int { BYTES = V * (int)sizeof(T), WORDS = BYTES < 4 ? 1 : BYTES / 4 };

@@ -4,7 +4,7 @@ namespace niche::ops_cuda {
 
 void register_cuda_families(evolve::CudaFamilyRegistry& registry) {
   add_row_families(registry);
-  add_silu_mul_family(registry);
+  add_gated_mul_families(registry);
   add_rms_norm_backward_family(registry);
   add_map_id_family(registry);
   add_mbdt_family(registry);
@@ -13,6 +13,15 @@ void register_cuda_families(evolve::CudaFamilyRegistry& registry) {
   add_optimized_fm_family(registry);
   add_pffn_family(registry);
   add_pffn_wgmma_family(registry);
+  add_rope_family(registry);
+  add_linear_rows_family(registry);
+  add_linear_mma_family(registry);
+  add_sdpa_decode_family(registry);
+  add_embedding_bag_family(registry);
+  add_ikbo_family(registry);
+  add_conv1d_f32_family(registry);
+  add_optimized_fm_f32_family(registry);
+  add_pffn_f32_family(registry);
 }
 
 }  // namespace niche::ops_cuda

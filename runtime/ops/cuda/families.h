@@ -10,8 +10,14 @@ namespace niche::ops_cuda {
 void register_cuda_families(evolve::CudaFamilyRegistry& registry);
 
 // Each is defined in <name>.cc.
-void add_row_families(evolve::CudaFamilyRegistry& registry);  // norms over a row, softmax
-void add_silu_mul_family(evolve::CudaFamilyRegistry& registry);
+void add_row_families(evolve::CudaFamilyRegistry& registry);        // norms over a row, softmax
+void add_gated_mul_families(evolve::CudaFamilyRegistry& registry);  // silu_mul, gelu_mul
+void add_rope_family(evolve::CudaFamilyRegistry& registry);
+void add_linear_rows_family(evolve::CudaFamilyRegistry& registry);
+void add_linear_mma_family(evolve::CudaFamilyRegistry& registry);
+void add_sdpa_decode_family(evolve::CudaFamilyRegistry& registry);
+void add_embedding_bag_family(evolve::CudaFamilyRegistry& registry);
+void add_ikbo_family(evolve::CudaFamilyRegistry& registry);
 void add_rms_norm_backward_family(evolve::CudaFamilyRegistry& registry);
 void add_map_id_family(evolve::CudaFamilyRegistry& registry);
 void add_mbdt_family(evolve::CudaFamilyRegistry& registry);
@@ -20,5 +26,9 @@ void add_conv1d_wgmma_family(evolve::CudaFamilyRegistry& registry);
 void add_optimized_fm_family(evolve::CudaFamilyRegistry& registry);
 void add_pffn_family(evolve::CudaFamilyRegistry& registry);
 void add_pffn_wgmma_family(evolve::CudaFamilyRegistry& registry);
+// fp32, without tensor cores.
+void add_conv1d_f32_family(evolve::CudaFamilyRegistry& registry);
+void add_optimized_fm_f32_family(evolve::CudaFamilyRegistry& registry);
+void add_pffn_f32_family(evolve::CudaFamilyRegistry& registry);
 
 }  // namespace niche::ops_cuda

@@ -115,8 +115,23 @@ TEST(CudaToolchain, StateThatOutlivesACallIsRefused) {
       "__device__ int calls;\nextern \"C\" __global__ void k(int* x) { *x = atomicAdd(&calls, 1); }",
       "sm_90a");
   ASSERT_FALSE(c.ok());
-  EXPECT_NE(c.status().message().find("4 bytes of writable module variables"), std::string::npos)
+  EXPECT_NE(c.status().message().find("4 bytes of writable module variables (calls)"), std::string::npos)
       << c.status().message();
+}
+
+// NVRTC gives a namespace-scope constexpr variable that a kernel takes the address of writable memory.
+TEST(CudaToolchain, ConstantsOfAFileThatBecomeWritableMemoryAreRefusedByName) {
+  const auto t = toolchain();
+  ASSERT_NE(t, nullptr);
+  const auto table = [](const std::string& how) {
+    return how +
+           " int primes[4] = {2, 3, 5, 7};\n"
+           "extern \"C\" __global__ void k(int* x) { *x = primes[threadIdx.x & 3]; }";
+  };
+  const auto refused = t->compile("table", table("__device__ constexpr"), "sm_90a");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("primes"), std::string::npos) << refused.status().message();
+  EXPECT_TRUE(t->compile("table", table("__constant__"), "sm_90a").ok());
 }
 
 TEST(CudaToolchain, CacheAnswersTheSecondCompileAndDistrustsDamage) {

@@ -12,6 +12,19 @@ inline std::vector<Case> all_cases() {
                            "silu_mul", "softmax"})
       for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 64}, {3, 257}, {17, 1000}, {5, 4096}, {4, 1}})
         cases.push_back({op, type, {{"M", m}, {"N", n}}});
+    for (double tanh : {0.0, 1.0})
+      cases.push_back({"gelu_mul", type, {{"M", 17}, {"N", 1000}}, {{"tanh", tanh}}});
+    for (double pairs : {0.0, 1.0}) {
+      cases.push_back({"rope", type, {{"T", 1}, {"H", 3}, {"D", 6}, {"P", 5}}, {{"interleaved", pairs}}});
+      cases.push_back({"rope", type, {{"T", 33}, {"H", 8}, {"D", 64}, {"P", 300}}, {{"interleaved", pairs}}});
+    }
+    for (double activation : {0.0, 1.0, 2.0, 3.0})
+      cases.push_back({"linear", type, {{"M", 5}, {"N", 33}, {"K", 70}}, {{"activation", activation}}});
+    cases.push_back({"linear", type, {{"M", 1}, {"N", 256}, {"K", 512}}, {{"has_bias", 0}}});
+    cases.push_back({"sdpa_decode", type, {{"B", 2}, {"S", 37}, {"Hq", 4}, {"Hk", 2}, {"D", 16}}});
+    cases.push_back(
+        {"sdpa_decode", type, {{"B", 1}, {"S", 300}, {"Hq", 3}, {"Hk", 3}, {"D", 64}}, {{"scale", 0.2}}});
+    cases.push_back({"sdpa_decode", type, {{"B", 1}, {"S", 1}, {"Hq", 8}, {"Hk", 1}, {"D", 8}}});
     cases.push_back({"conv1d", type, {{"B", 2}, {"L", 33}, {"Ci", 12}, {"Co", 20}, {"K", 3}}});
     cases.push_back({"conv1d", type, {{"B", 1}, {"L", 200}, {"Ci", 96}, {"Co", 96}, {"K", 3}}});
     cases.push_back({"conv1d",

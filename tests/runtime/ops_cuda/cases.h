@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dispatch/definition.h"
+#include "evolve/cuda_template_family.h"
 
 namespace niche::ops_cuda_test {
 
@@ -21,5 +22,12 @@ const std::vector<Case>& cases();
 
 // Aborts the test program where schema and case disagree.
 std::shared_ptr<const dispatch::Definition> definition(const Case& c, const std::string& dtype);
+
+// For each value of each parameter a valid point that has it, as near to the first seed as can be: so every
+// branch of a text is compiled without compiling the space.
+std::vector<evolve::Point> corners(const evolve::CudaTemplateFamily& family, const dispatch::Definition& d,
+                                   const evolve::CudaTarget& t);
+// At most `most` of them, spread.
+std::vector<evolve::Point> thinned(const std::vector<evolve::Point>& all, size_t most);
 
 }  // namespace niche::ops_cuda_test

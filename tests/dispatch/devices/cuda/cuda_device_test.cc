@@ -175,6 +175,80 @@ TEST_F(CudaDeviceTest, RefusedLaunchIsRememberedInTheDevicesHealth) {
   EXPECT_NE(device.health().message().find("kernel id " + std::to_string((*kernel)->id)), std::string::npos);
 }
 
+// The frame carries the driver's answer to whoever called: a refusal is never taken for an answer.
+TEST_F(CudaDeviceTest, RefusedLaunchReachesTheCallersFrame) {
+  const auto kernel = load();
+  ASSERT_TRUE(kernel.ok());
+  float x = 0, y = 0;
+  void* p[] = {&x, &y};
+  const long n[] = {1000, 64};
+  NicheKernelArgs args{};
+  args.p = p;
+  args.n = n;
+  const auto launched = [&](const char* fails, CUresult with) {
+    fake_cuda::state().fail_name = fails;
+    fake_cuda::state().failure = with;
+    CallFrame frame;
+    frame.args = &args;
+    (*kernel)->launch(**kernel, frame, Executor{});
+    return std::pair(frame.refusal, frame.device_error);
+  };
+  const CudaDevice& device = (*kernel)->cuda_module->device();
+  using Refusal = CallFrame::Refusal;
+  EXPECT_EQ(launched("none", CUDA_SUCCESS), std::pair(Refusal::kNone, 0));
+  // The first phase goes through cuLaunchKernel, the second, in clusters, through cuLaunchKernelEx.
+  EXPECT_EQ(launched("cuLaunchKernel", CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES),
+            std::pair(Refusal::kNothingRan, 701));
+  EXPECT_EQ(launched("cuLaunchKernelEx", CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES),
+            std::pair(Refusal::kPartlyRan, 701));
+  EXPECT_EQ(launched("cuLaunchKernel", CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+            std::pair(Refusal::kNothingRan, 901));
+  EXPECT_EQ(device.launches_refused(), 3u);
+  EXPECT_FALSE(device.failed()) << "a refusal leaves the context as it was";
+  EXPECT_EQ(launched("cuLaunchKernel", CUDA_ERROR_ILLEGAL_ADDRESS), std::pair(Refusal::kDeviceLost, 700));
+  EXPECT_EQ(device.health().code(), Code::kDevice);
+  EXPECT_EQ(launched("none", CUDA_SUCCESS), std::pair(Refusal::kNone, 0)) << "the frame is set by each call";
+}
+
+TEST_F(CudaDeviceTest, GridsHoldWholeClustersAndAtLeastOneForAnEmptyProblem) {
+  CudaKernelSpec s = spec();
+  s.plan.phases = {{"k", {{0, 4}}, 128, 0, 0, 4, false},    // clusters of 4, as many as it takes
+                   {"k2", {{0, 1}}, 128, 0, 1, 5, false}};  // persistent: 132 blocks, 130 in clusters of 5
+  const auto kernel = load(std::move(s));
+  ASSERT_TRUE(kernel.ok()) << kernel.status().to_string();
+  const auto blocks = [&](int phase, long m) {
+    const long n[] = {m, 64};
+    return (*kernel)->blocks(phase, n);
+  };
+  EXPECT_EQ(blocks(0, 0), 4u);
+  EXPECT_EQ(blocks(1, 0), 5u);
+  EXPECT_EQ(blocks(0, 16), 4u);
+  EXPECT_EQ(blocks(0, 17), 8u);
+  EXPECT_EQ(blocks(1, 129), 130u);
+  EXPECT_EQ(blocks(1, 131), 130u) << "rounded up, the grid would outgrow its workspace";
+  EXPECT_EQ(blocks(1, 1L << 40), 130u);
+  for (long m : {1L, 7L, 1000L, 123457L}) EXPECT_EQ(blocks(0, m) % 4, 0u) << m;
+}
+
+TEST_F(CudaDeviceTest, GridThatNoLaunchCanHoldIsRefusedBeforeThePhaseBeforeIt) {
+  CudaKernelSpec s = spec();
+  s.plan.phases = {{"k", {}, 128, 0, 0, 1, false},
+                   {"k2", {{0, 1}, {0, 1}, {0, 1}, {0, 1}}, 128, 0, 0, 1, false}};
+  const auto kernel = load(std::move(s));
+  ASSERT_TRUE(kernel.ok());
+  state().launches.clear();
+  float x = 0;
+  void* p[] = {&x, &x};
+  const long n[] = {0x7fffffff, 64};  // to the fourth power: beyond 64 bits
+  NicheKernelArgs args{};
+  args.p = p;
+  args.n = n;
+  const CudaLaunch l = launch_cuda(**kernel, args, nullptr, nullptr);
+  EXPECT_EQ(l.refusal, CallFrame::Refusal::kNothingRan);
+  EXPECT_TRUE(state().launches.empty());
+  EXPECT_FALSE((*kernel)->cuda_module->device().failed());
+}
+
 TEST_F(CudaDeviceTest, BadPlansAreRefusedByName) {
   const auto refused = [](auto change) {
     CudaKernelSpec s = spec();
@@ -190,6 +264,11 @@ TEST_F(CudaDeviceTest, BadPlansAreRefusedByName) {
             std::string::npos);
   EXPECT_NE(refused([](auto& s) { s.plan.phases[0].factors = {{7, 1}}; }).find("axis 7"), std::string::npos);
   EXPECT_NE(refused([](auto& s) { s.plan.phases[1].cluster = 32; }).find("cluster of 32"), std::string::npos);
+  EXPECT_NE(refused([](auto& s) {
+              s.plan.sm_count = 2;
+              s.plan.phases[1].blocks_per_sm = 1, s.plan.phases[1].cluster = 8;
+            }).find("persistent grid of 2"),
+            std::string::npos);
   EXPECT_NE(refused([](auto& s) { s.guard.var_count = 2; }).find("guard has 2"), std::string::npos);
 }
 

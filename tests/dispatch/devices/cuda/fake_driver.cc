@@ -1,5 +1,8 @@
 #include "tests/dispatch/devices/cuda/fake_driver.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <cstring>
 
 namespace niche::dispatch::fake_cuda {
@@ -13,7 +16,7 @@ CUresult called(const char* name) {
     s.failed_call = name;
     return s.failure;
   }
-  return CUDA_SUCCESS;
+  return s.lost;
 }
 
 #define NICHE_FAKE_CALL(name)                                          \
@@ -59,8 +62,12 @@ void record(CUfunction f, unsigned blocks, unsigned threads, unsigned shared, CU
   l.stream = stream;
   l.parameter.resize(224);
   std::memcpy(l.parameter.data(), parameters[0], l.parameter.size());
-  state().launches.push_back(std::move(l));
+  state().launches.push_back(l);
+  const auto body = state().bodies.find(l.symbol);
+  if (body != state().bodies.end()) body->second(l);
 }
+
+void* memory(CUdeviceptr p) { return reinterpret_cast<void*>(static_cast<uintptr_t>(p)); }
 
 CudaDriver make() {
   CudaDriver d;
@@ -168,7 +175,38 @@ CudaDriver make() {
     --s.streams;
     return CUDA_SUCCESS;
   };
-  d.cuStreamSynchronize = [](CUstream) -> CUresult { return called("cuStreamSynchronize"); };
+  d.cuStreamSynchronize = [](CUstream) -> CUresult {
+    while (state().hung) ::pause();
+    return called("cuStreamSynchronize");
+  };
+  d.cuMemAlloc = [](CUdeviceptr* p, size_t bytes) -> CUresult {
+    NICHE_FAKE_CALL("cuMemAlloc");
+    void* block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (block == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    ++s.blocks_of_memory;
+    *p = reinterpret_cast<uintptr_t>(block);
+    return CUDA_SUCCESS;
+  };
+  d.cuMemFree = [](CUdeviceptr p) -> CUresult {
+    std::free(memory(p));
+    --state().blocks_of_memory;
+    return called("cuMemFree");
+  };
+  d.cuMemsetD8 = [](CUdeviceptr p, unsigned char v, size_t bytes) -> CUresult {
+    NICHE_FAKE_CALL("cuMemsetD8");
+    std::memset(memory(p), v, bytes);
+    return CUDA_SUCCESS;
+  };
+  d.cuMemcpyHtoD = [](CUdeviceptr to, const void* from, size_t bytes) -> CUresult {
+    NICHE_FAKE_CALL("cuMemcpyHtoD");
+    std::memcpy(memory(to), from, bytes);
+    return CUDA_SUCCESS;
+  };
+  d.cuMemcpyDtoH = [](void* to, CUdeviceptr from, size_t bytes) -> CUresult {
+    NICHE_FAKE_CALL("cuMemcpyDtoH");
+    std::memcpy(to, memory(from), bytes);
+    return CUDA_SUCCESS;
+  };
   d.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* status) -> CUresult {
     NICHE_FAKE_CALL("cuStreamIsCapturing");
     *status = s.capture;

@@ -4,6 +4,7 @@
 // Function pointers carry no state, so there is one fake a process; reset() starts a test.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -40,10 +41,16 @@ struct State {
   // Or every call of this name.
   std::string fail_name;
 
+  // What a kernel does, by its symbol: called at its launch with the parameter. Memory of the fake device is
+  // memory of this process.
+  std::map<std::string, std::function<void(const Launch&)>> bodies;
+  bool hung = false;             // cuStreamSynchronize does not come back
+  CUresult lost = CUDA_SUCCESS;  // every call from the next synchronisation on gives this
+
   // What happened.
   int calls = 0;
   std::string failed_call;
-  int contexts = 0, pushed = 0, streams = 0, modules = 0, events = 0;
+  int contexts = 0, pushed = 0, streams = 0, modules = 0, events = 0, blocks_of_memory = 0;
   int captures_exchanged = 0;  // exchanges made and not undone
   std::vector<Launch> launches;
 };

@@ -1,12 +1,34 @@
-// silu_mul (SwiGLU): y = silu(gate) * up, element by element.
+// silu_mul (SwiGLU) and gelu_mul (GeGLU): y = gate function(gate) * up, element by element.
 //
 // Schedules: `vec` elements a load, `unroll` loads of each input in flight, `threads` a block, cache hints.
-// An H200 runs this at 4.2 TB/s with 16-byte loads whatever else is chosen; evict-first hints lost there.
+// An H200 runs silu_mul at 4.2 TB/s with 16-byte loads whatever else is chosen; evict-first hints lost there.
+// gelu_mul's `erf` 0 takes tanh.approx of a 3-term fit (2.5e-5 from the exact function) instead of erff,
+// whose some 25 instructions a value come close to what the memory leaves time for. Not run yet.
 #include "runtime/ops/cuda/cuda_space_family.h"
 #include "runtime/ops/cuda/families.h"
 
 namespace niche::ops_cuda {
 namespace {
+
+constexpr std::string_view kSilu = R"(
+// Below -87 __fdividef of an infinite exponential gives 0 as it should; fp32's bound wants the last bits of exp.
+NI float gate_of(float x) { return EXACT ? x / (1.0f + expf(-x)) : __fdividef(x, 1.0f + __expf(-x)); }
+)";
+
+constexpr std::string_view kGelu = R"(
+NI float gate_of(float x) {
+  if constexpr (TANH) {
+    const float u = 0.7978845608f * fmaf(0.044715f * x * x, x, x);
+    return 0.5f * x * (1.0f + (EXACT ? tanhf(u) : tanh_approx(u)));
+  } else if constexpr (ERF) {
+    return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
+  } else {
+    const float z = fminf(x * x, 36.0f);
+    const float t = tanh_approx(x * fmaf(z, fmaf(z, -3.51517e-4f, 0.0370056506f), 0.79750788f));
+    return fmaf(0.5f * x, t, 0.5f * x);
+  }
+}
+)";
 
 constexpr std::string_view kBody = R"(
 extern "C" __global__ void __launch_bounds__(THREADS) run(const __grid_constant__ Args a) {
@@ -27,38 +49,42 @@ extern "C" __global__ void __launch_bounds__(THREADS) run(const __grid_constant_
         unpack(g[i], f);
         unpack(u[i], h);
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) f[j] = EXACT ? f[j] / (1.0f + expf(-f[j])) * h[j] : __fdividef(f[j], 1.0f + __expf(-f[j])) * h[j];
+        for (int j = 0; j < VEC; ++j) f[j] = gate_of(f[j]) * h[j];
         st<STORE>(y + at + i * step, pack<T, VEC>(f));
       }
   }
 }
 )";
 
-class SiluMulFamily : public CudaSpaceFamily {
+std::vector<Param> params_of(bool gelu) {
+  std::vector<Param> params = {
+      {"vec", {8, 4, 2, 1}},         {"unroll", {1, 2, 4, 8}}, {"threads", {256, 128, 512, 64, 1024}},
+      {"persist", {0, 2, 4, 8, 16}}, {"load", {0, 1, 2}},      {"store", {0, 1}}};
+  if (gelu) params.push_back({"erf", {1, 0}});
+  return params;
+}
+
+class GatedMulFamily : public CudaSpaceFamily {
  public:
-  SiluMulFamily()
-      : CudaSpaceFamily("silu_mul.flat", "silu_mul",
-                        {{"vec", {8, 4, 2, 1}},
-                         {"unroll", {1, 2, 4, 8}},
-                         {"threads", {256, 128, 512, 64, 1024}},
-                         {"persist", {0, 2, 4, 8, 16}},
-                         {"load", {0, 1, 2}},
-                         {"store", {0, 1}}}) {}
+  explicit GatedMulFamily(bool gelu)
+      : CudaSpaceFamily(gelu ? "gelu_mul.flat" : "silu_mul.flat", gelu ? "gelu_mul" : "silu_mul",
+                        params_of(gelu)),
+        gelu_(gelu) {}
 
   CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
-    s.text = CudaSource()
-                 .type("T", element(d))
+    CudaSource text;
+    if (gelu_) text.let("TANH", d.attr("tanh") != 0).let("ERF", v["erf"]);
+    s.text = text.type("T", element(d))
                  .let("N", d.const_extents()[1])
                  .let("VEC", v["vec"])
                  .let("UNROLL", v["unroll"])
                  .let("THREADS", v["threads"])
                  .let("LOAD", v["load"])
                  .let("STORE", v["store"])
-                 // Below -87 __fdividef of an infinite exponential gives 0 as it should; fp32's bound wants
-                 // the last bits of exp.
                  .let("EXACT", element_bytes(d) == 4)
+                 .body(gelu_ ? kGelu : kSilu)
                  .body(kBody)
                  .take();
     dispatch::CudaPhase p;
@@ -81,6 +107,8 @@ class SiluMulFamily : public CudaSpaceFamily {
  protected:
   bool allowed(const Definition& d, const CudaTarget& t, const View& v) const override {
     const int bytes = v["vec"] * element_bytes(d);
+    // fp32's bound wants the exact function; the tanh form has no erf to leave out.
+    if (gelu_ && v["erf"] == 0 && (element_bytes(d) == 4 || d.attr("tanh") != 0)) return false;
     if (bytes > 16 || d.const_extents()[1] % v["vec"] != 0) return false;
     if (v["unroll"] * bytes > 64 || v["persist"] * v["threads"] > t.threads_per_sm) return false;
     return bytes == 16 || (v["load"] == 0 && v["store"] == 0);
@@ -91,14 +119,20 @@ class SiluMulFamily : public CudaSpaceFamily {
       for (int unroll : {1, 2, 4})
         for (int threads : {256, 128, 512})
           s.push_back({{"vec", vec}, {"unroll", unroll}, {"threads", threads}});
+    if (!gelu_) return s;
+    for (int unroll : {1, 2}) s.push_back({{"vec", 16 / element_bytes(d)}, {"unroll", unroll}, {"erf", 0}});
     return s;
   }
+
+ private:
+  const bool gelu_;
 };
 
 }  // namespace
 
-void add_silu_mul_family(evolve::CudaFamilyRegistry& registry) {
-  registry.add(std::make_shared<SiluMulFamily>());
+void add_gated_mul_families(evolve::CudaFamilyRegistry& registry) {
+  registry.add(std::make_shared<GatedMulFamily>(false));
+  registry.add(std::make_shared<GatedMulFamily>(true));
 }
 
 }  // namespace niche::ops_cuda

@@ -1,0 +1,72 @@
+// DeviceProbe: runs candidate kernels on a GPU in a process of its own. A candidate that hangs, faults or
+// corrupts the context costs that process, never the one that serves, and not the session either.
+//
+// Each step that the device takes part in happens under a permit (permit_gate.h). Who is not done 50 ms after
+// the end of its permit is killed with SIGKILL; run() then waits until the process is gone, since the driver
+// takes a hung context apart while it ends, and the next run() starts another one.
+// Thread-safety: one owner thread. Progress: run() is bounded by the limits in Options.
+// Cost: a process with a CUDA context starts in some 0.3 s; then a run is some ten messages.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dispatch/base/clock.h"
+#include "evolve/probe/permit_gate.h"
+#include "evolve/probe/probe_job.h"
+
+namespace niche::evolve {
+
+struct ProbeOptions {
+  std::string program;                               // whose main calls probe_main (probe_main.h)
+  std::vector<std::string> args;                     // usually {"probe"}
+  int64_t memory_bytes = int64_t{256} << 20;         // cubin and arguments of one job
+  int64_t grace_ns = 50'000'000;                     // past a permit, then SIGKILL
+  int64_t start_ns = int64_t{60'000'000'000};        // for a process to open the device
+  int64_t quiet_ns = int64_t{30'000'000'000};        // between two messages outside a permit
+  int64_t permit_wait_ns = int64_t{60'000'000'000};  // for one permit, then the run is undecided
+  int64_t end_wait_ns = int64_t{30'000'000'000};     // for a killed process to be gone
+};
+
+class DeviceProbe {
+ public:
+  struct Counts {
+    int started = 0, hung = 0, faulted = 0, died = 0, out_of_bounds = 0;
+    int stuck = 0;  // killed and still there: the device is not used again
+    double kill_ms_max = 0;
+  };
+
+  // `permits` and `clock` outlive it. Starts nothing.
+  DeviceProbe(ProbeOptions options, PermitSource& permits, const dispatch::Clock& clock);
+  ~DeviceProbe();
+  DeviceProbe(const DeviceProbe&) = delete;
+  DeviceProbe& operator=(const DeviceProbe&) = delete;
+
+  // Never fails as a whole: what went wrong is the outcome's end and text.
+  ProbeOutcome run(const ProbeJob& job);
+  const Counts& counts() const { return counts_; }
+  // Class of the device that the last process opened; empty before the first run.
+  const std::string& device() const { return device_; }
+  int pid() const;  // of the process that stands ready; 0: none
+
+ private:
+  class Process;
+  dispatch::Status start();
+  dispatch::Status place(const ProbeJob& job, std::string* message);
+  ProbeOutcome converse(const ProbeJob& job);
+  ProbeOutcome kill(ProbeEnd end, std::string text);
+  Permit wait_for_permit(int64_t wanted_ns);
+  void read_outputs(const ProbeJob& job, ProbeOutcome* outcome) const;
+
+  const ProbeOptions options_;
+  PermitSource& permits_;
+  const dispatch::Clock& clock_;
+  std::unique_ptr<Process> process_;
+  std::vector<int64_t> arg_at_;
+  Counts counts_;
+  std::string device_;
+};
+
+}  // namespace niche::evolve

@@ -1,0 +1,55 @@
+// ProbeJob: one candidate kernel to run on a device, in a process of its own: its cubin, its launch plan, the
+// extents, and the arguments' bytes. ProbeOutcome: what became of it.
+//
+// Thread-safety: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dispatch/definition.h"
+#include "dispatch/devices/cuda/cuda_plan.h"
+#include "evolve/verdict.h"
+
+namespace niche::evolve {
+
+struct ProbeJob {
+  std::string name;  // for messages
+  std::vector<uint8_t> cubin;
+  dispatch::CudaLaunchPlan plan;
+  std::vector<int64_t> axes;  // one extent an axis of the schema
+  struct Arg {
+    dispatch::ArgRole role = dispatch::ArgRole::kIn;
+    int64_t bytes = 0;          // 0: absent
+    std::vector<uint8_t> data;  // of kIn and kInOut: `bytes` of them
+  };
+  std::vector<Arg> args;   // the schema's, in its order
+  int timed_launches = 0;  // after the checked one, each on its own pair of events
+};
+
+enum class ProbeEnd : uint8_t {
+  kRan,          // right so far: outputs are there, nothing else was written
+  kRefused,      // the driver would not load or launch it
+  kOutOfBounds,  // wrote into a guard zone, or changed an input
+  kFault,        // ended the device's context
+  kHung,         // was not done 50 ms after its permit; its process was killed
+  kDied,         // its process ended by itself
+  kUndecided,    // no process, no permit, no memory: not the candidate's fault
+};
+const char* probe_end_name(ProbeEnd end);
+
+struct ProbeOutcome {
+  ProbeEnd end = ProbeEnd::kUndecided;
+  std::string text;                           // what, which, where
+  std::vector<std::vector<uint8_t>> outputs;  // one an argument; kOut and kInOut alone are filled
+  std::vector<double> launch_us;              // of the timed launches that fitted
+  int bursts = 0;                             // permits used
+  double kill_ms = 0;  // kHung: from SIGKILL until the process, and with it the driver's context, was gone
+
+  // Whether the candidate itself is at fault, and then the rejection with what it did.
+  bool candidate_at_fault() const { return end != ProbeEnd::kRan && end != ProbeEnd::kUndecided; }
+  Verdict verdict() const;
+};
+
+}  // namespace niche::evolve

@@ -1,0 +1,120 @@
+#include "evolve/probe/probe_main.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+
+#include "evolve/probe/device_run.h"
+#include "evolve/probe/probe_protocol.h"
+#include "evolve/probe/shared_memory.h"
+#include "evolve/worker/frame_channel.h"
+
+namespace niche::evolve {
+namespace {
+
+using dispatch::Result;
+using dispatch::Status;
+using probe::Message;
+using Type = Message::Type;
+
+constexpr int kNotOurs = 64, kNonsense = 65;
+constexpr int kSendTimeoutMs = 10'000;
+constexpr int kWaitMs = 3'600'000;  // a probe that wants nothing for an hour has forgotten us
+
+// The gate's far end: every burst is asked for over the channel.
+class ChannelBursts final : public probe::Bursts {
+ public:
+  ChannelBursts(worker::FrameChannel& channel, int64_t memory_bytes)
+      : channel_(channel), memory_bytes_(memory_bytes) {}
+  Result<int64_t> begin(const std::string& step, int64_t wanted_ns) override {
+    Message ask;
+    ask.type = Type::kAsk;
+    ask.text = step;
+    ask.ns = wanted_ns;
+    NICHE_RETURN_IF_ERROR(channel_.send(probe::encode(ask), kSendTimeoutMs));
+    auto text = channel_.receive(kWaitMs);
+    if (!text.ok()) return text.status();
+    if (!*text) return dispatch::busy("no permit");
+    auto m = probe::decode(**text, memory_bytes_);
+    if (!m.ok()) return m.status();
+    if (m->type != Type::kPermit) return dispatch::corrupt("expected 'permit'");
+    return m->ns;
+  }
+  void end() override {
+    Message returned;
+    returned.type = Type::kReturned;
+    (void)channel_.send(probe::encode(returned), kSendTimeoutMs);  // a channel that is dead shows at the next
+  }
+
+ private:
+  worker::FrameChannel& channel_;
+  const int64_t memory_bytes_;
+};
+
+int complain(const Status& s) {
+  std::fprintf(stderr, "niche probe: %s\n", s.to_string().c_str());
+  return kNonsense;
+}
+
+Result<std::shared_ptr<const dispatch::CudaDevice>> open_device(
+    const std::function<Result<std::shared_ptr<const dispatch::CudaDriver>>()>& driver, int ordinal) {
+  auto d = driver();
+  if (!d.ok()) return d.status();
+  auto found = dispatch::CudaInfo::discover(**d);
+  if (!found.ok()) return found.status();
+  if (ordinal < 0 || ordinal >= static_cast<int>(found->size()))
+    return dispatch::not_found("no CUDA device " + std::to_string(ordinal) + ", " +
+                               std::to_string(found->size()) + " are there");
+  return dispatch::CudaDevice::open(*d, found->at(static_cast<size_t>(ordinal)));
+}
+
+}  // namespace
+
+int probe_main(const std::function<Result<std::shared_ptr<const dispatch::CudaDriver>>()>& driver,
+               int ordinal) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (::getsockopt(probe::kChannelFd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
+    std::fprintf(stderr, "niche probe: is started by niche itself, with a socket at descriptor %d\n",
+                 probe::kChannelFd);
+    return kNotOurs;
+  }
+  ::fcntl(probe::kChannelFd, F_SETFD, FD_CLOEXEC);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const rlimit no_core{0, 0};
+  (void)::setrlimit(RLIMIT_CORE, &no_core);
+  worker::FrameChannel channel(probe::kChannelFd);
+  auto memory = probe::SharedMemory::open(probe::kMemoryFd);
+  if (!memory.ok()) return complain(memory.status());
+
+  auto device = open_device(driver, ordinal);
+  Message ready;
+  ready.type = Type::kReady;
+  if (device.ok())
+    ready.text = (*device)->info().device_class();
+  else
+    ready.error = device.status().message();
+  if (!channel.send(probe::encode(ready), kSendTimeoutMs).ok() || !device.ok()) return 0;
+
+  ChannelBursts bursts(channel, (*memory)->bytes());
+  for (;;) {
+    auto text = channel.receive(kWaitMs);
+    if (!text.ok()) return text.status().code() == dispatch::Code::kNotFound ? 0 : complain(text.status());
+    if (!*text) return 0;
+    auto m = probe::decode(**text, (*memory)->bytes());
+    if (!m.ok()) return complain(m.status());
+    if (m->type != Type::kJob) return complain(dispatch::corrupt("expected 'job'"));
+    Message result;
+    result.type = Type::kResult;
+    Status s = probe::run_on_device(*device, m->job, **memory, bursts, &result);
+    if (!s.ok()) return s.code() == dispatch::Code::kNotFound ? 0 : complain(s);
+    if (!channel.send(probe::encode(result), kSendTimeoutMs).ok()) return 0;
+  }
+}
+
+}  // namespace niche::evolve

@@ -1,0 +1,120 @@
+#include "evolve/probe/probe_protocol.h"
+
+#include <nlohmann/json.hpp>
+
+namespace niche::evolve::probe {
+namespace {
+
+using nlohmann::json;
+using Type = Message::Type;
+
+constexpr const char* kTypes[] = {"ready", "job", "ask", "permit", "returned", "result"};
+
+json phase_to_json(const dispatch::CudaPhase& p) {
+  json factors = json::array();
+  for (const dispatch::TaskFactor& f : p.factors) factors.push_back({f.axis, f.divisor});
+  return {{"symbol", p.symbol},       {"factors", factors},         {"threads", p.threads},
+          {"shared", p.shared_bytes}, {"persist", p.blocks_per_sm}, {"cluster", p.cluster},
+          {"overlap", p.overlap}};
+}
+dispatch::CudaPhase phase_from_json(const json& j) {
+  dispatch::CudaPhase p;
+  j.at("symbol").get_to(p.symbol);
+  for (const json& f : j.at("factors")) p.factors.push_back({f.at(0).get<int>(), f.at(1).get<int64_t>()});
+  j.at("threads").get_to(p.threads);
+  j.at("shared").get_to(p.shared_bytes);
+  j.at("persist").get_to(p.blocks_per_sm);
+  j.at("cluster").get_to(p.cluster);
+  j.at("overlap").get_to(p.overlap);
+  return p;
+}
+
+json job_to_json(const JobText& t) {
+  json phases = json::array(), args = json::array();
+  for (const auto& p : t.plan.phases) phases.push_back(phase_to_json(p));
+  for (const auto& a : t.args) args.push_back({static_cast<int>(a.role), a.bytes, a.at});
+  return {{"name", t.name},
+          {"phases", phases},
+          {"workspace", t.plan.workspace_bytes},
+          {"sm_count", t.plan.sm_count},
+          {"axes", t.axes},
+          {"args", args},
+          {"cubin", {t.cubin_at, t.cubin_bytes}},
+          {"timed", t.timed_launches}};
+}
+
+void check_inside(int64_t at, int64_t bytes, int64_t memory_bytes, const char* what) {
+  if (at < 0 || bytes < 0 || at > memory_bytes || bytes > memory_bytes - at)
+    throw std::runtime_error(std::string(what) + " at " + std::to_string(at) + " of " +
+                             std::to_string(bytes) + " bytes lies outside the shared memory");
+}
+
+JobText job_from_json(const json& j, int64_t memory_bytes) {
+  JobText t;
+  j.at("name").get_to(t.name);
+  for (const json& p : j.at("phases")) t.plan.phases.push_back(phase_from_json(p));
+  j.at("workspace").get_to(t.plan.workspace_bytes);
+  j.at("sm_count").get_to(t.plan.sm_count);
+  j.at("axes").get_to(t.axes);
+  if (t.axes.size() > dispatch::kMaxAxes) throw std::runtime_error("too many axes");
+  for (const json& a : j.at("args")) {
+    const int role = a.at(0).get<int>();
+    if (role < 0 || role > static_cast<int>(dispatch::ArgRole::kInOut))
+      throw std::runtime_error("unknown role " + std::to_string(role));
+    t.args.push_back({static_cast<dispatch::ArgRole>(role), a.at(1).get<int64_t>(), a.at(2).get<int64_t>()});
+    check_inside(t.args.back().at, t.args.back().bytes, memory_bytes, "an argument");
+  }
+  if (t.args.size() > dispatch::kMaxArgs) throw std::runtime_error("too many arguments");
+  t.cubin_at = j.at("cubin").at(0).get<int64_t>();
+  t.cubin_bytes = j.at("cubin").at(1).get<int64_t>();
+  check_inside(t.cubin_at, t.cubin_bytes, memory_bytes, "the cubin");
+  j.at("timed").get_to(t.timed_launches);
+  return t;
+}
+
+Message read(const json& j, int64_t memory_bytes) {
+  Message m;
+  const auto name = j.at("type").get<std::string>();
+  size_t type = 0;
+  while (type < std::size(kTypes) && name != kTypes[type]) ++type;
+  if (type == std::size(kTypes)) throw std::runtime_error("unknown type '" + name.substr(0, 40) + "'");
+  m.type = static_cast<Type>(type);
+  m.text = j.value("text", "");
+  m.error = j.value("error", "");
+  m.ns = j.value("ns", int64_t{0});
+  if (m.type == Type::kJob) m.job = job_from_json(j.at("job"), memory_bytes);
+  if (m.type == Type::kResult) {
+    const int end = j.at("end").get<int>();
+    if (end < 0 || end > static_cast<int>(ProbeEnd::kUndecided))
+      throw std::runtime_error("unknown end " + std::to_string(end));
+    m.end = static_cast<ProbeEnd>(end);
+    j.at("launch_us").get_to(m.launch_us);
+  }
+  return m;
+}
+
+}  // namespace
+
+std::string encode(const Message& m) {
+  json j = {{"type", kTypes[static_cast<size_t>(m.type)]}};
+  if (!m.text.empty()) j["text"] = m.text;
+  if (!m.error.empty()) j["error"] = m.error;
+  if (m.ns != 0) j["ns"] = m.ns;
+  if (m.type == Type::kJob) j["job"] = job_to_json(m.job);
+  if (m.type == Type::kResult) {
+    j["end"] = static_cast<int>(m.end);
+    j["launch_us"] = m.launch_us;
+  }
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+dispatch::Result<Message> decode(std::string_view text, int64_t memory_bytes) {
+  try {
+    return read(json::parse(text), memory_bytes);
+  } catch (const std::exception& e) {
+    return dispatch::corrupt("probe message: " + std::string(e.what()) + ": " +
+                             std::string(text.substr(0, 80)));
+  }
+}
+
+}  // namespace niche::evolve::probe
