@@ -17,6 +17,7 @@
 
 #include "dispatch/base/status.h"
 #include "dispatch/op_spec.h"
+#include "evolve/defences.h"
 #include "evolve/template_family.h"
 #include "evolve/verdict.h"
 #include "evolve/worker_client.h"
@@ -47,14 +48,16 @@ struct EvaluatorOptions {
   std::function<bool()> keep_going;  // asked between steps; empty: always
   std::string scratch_dir;  // compiler's files; empty: a new directory under TMPDIR, removed at the end
   std::string compiler;     // empty: c++ / g++ / clang++ on PATH
-  double screen_seconds_max = 10;               // one screen() call, compile included
-  double judge_seconds_max = 20;                // one judge() call; the e-process usually ends far earlier
+  double screen_seconds_max = 10;  // one screen() call, compile included
+  int screen_pairs = 9;            // pairs a problem in a screen, for what its first three do not rule out
+  double judge_seconds_max = 20;   // one judge() call; the e-process usually ends far earlier
   int64_t memory_bytes_max = int64_t{2} << 30;  // argument buffers of one child
   double hang_cpu_seconds = 0.5;                // CPU time of one test launch beyond 20 times the fallback's
   double alpha = 0.01;                          // error of a FASTER on each problem, before confirmation
   double margin = 0.01;                         // a win must be at least this much faster
   int pairs_max = 400;  // pairs a problem and cache state before the verdict is AMBIGUOUS
   bool confine = true;  // false (a debugger, a sanitizer): no seccomp and Landlock; said in Verdict.sandbox
+  DefencesOff defences_off;  // tests of the defences alone
 };
 
 struct Judgement {

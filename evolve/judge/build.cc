@@ -27,8 +27,8 @@ uint64_t plan_hash(const dispatch::LaunchPlan& plan) {
 
 class Builder {
  public:
-  Builder(const CppToolchain& toolchain, std::span<const Candidate> candidates)
-      : toolchain_(toolchain), candidates_(candidates) {
+  Builder(const CppToolchain& toolchain, std::span<const Candidate> candidates, DefencesOff off)
+      : toolchain_(toolchain), candidates_(candidates), off_(off) {
     build_.candidates.resize(candidates.size());
   }
 
@@ -111,7 +111,7 @@ class Builder {
                                      shared ? preamble : std::string_view());
     if (!object.ok()) return object.status();
     gate_ = Gate::kBinary;
-    auto facts = check_binary(object->bytes, exports);
+    auto facts = check_binary(object->bytes, exports, off_);
     if (!facts.ok()) return facts.status();
     if (members.size() == 1)
       build_.candidates[members[0]].code_hash =
@@ -138,6 +138,7 @@ class Builder {
 
   const CppToolchain& toolchain_;
   std::span<const Candidate> candidates_;
+  DefencesOff off_;
   Build build_;
   Gate gate_ = Gate::kCompile;
 };
@@ -154,8 +155,9 @@ std::vector<std::string> plan_symbols(const dispatch::LaunchPlan& plan) {
   return symbols;
 }
 
-Build build_candidates(const CppToolchain& toolchain, std::span<const Candidate> candidates) {
-  return Builder(toolchain, candidates).run();
+Build build_candidates(const CppToolchain& toolchain, std::span<const Candidate> candidates,
+                       DefencesOff off) {
+  return Builder(toolchain, candidates, off).run();
 }
 
 }  // namespace niche::evolve::judge

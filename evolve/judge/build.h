@@ -30,6 +30,7 @@ std::vector<std::string> plan_symbols(const dispatch::LaunchPlan& plan);
 
 // Never fails as a whole: what goes wrong is a candidate's reason. Candidates with different flags, or whose
 // symbols clash, are compiled apart.
-Build build_candidates(const CppToolchain& toolchain, std::span<const Candidate> candidates);
+Build build_candidates(const CppToolchain& toolchain, std::span<const Candidate> candidates,
+                       DefencesOff off = {});
 
 }  // namespace niche::evolve::judge

@@ -34,6 +34,7 @@ struct CellSpec {
   ChildStart child_start;
   int threads = 1;
   bool confine = true;
+  DefencesOff defences_off;
   std::vector<std::span<const uint8_t>> objects;
   std::vector<CellKernel> kernels;
 };

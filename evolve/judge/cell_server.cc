@@ -243,7 +243,8 @@ void CellServer::serve_one() {
         rig_.reset();
         close_arena();
         for (int s = 0; s < command.time.sets; ++s)
-          for (const Placement& p : command.time.set[s]) open(p, false);
+          for (const Placement& p : command.time.set[s])
+            open(p, spec_.defences_off.has(Defence::kReadOnlyInputs));
         for (const Placement& p : command.time.work) open(p, true);
         for (const Placement& p : command.time.verify) open(p, true);
         rig_ = std::make_unique<TimingRig>(spec_, kernels_, executor_, crash_, command.time);
@@ -267,9 +268,10 @@ Status CellServer::test(const TestCommand& c, TestReply& reply) {
   rig_.reset();
   close_arena();
   const dispatch::Definition& d = *spec_.definition;
+  const DefencesOff off = spec_.defences_off;
   KernelArgs call(d, c.axes.data());
   for (size_t i = 0; i < d.schema().args.size(); ++i) {
-    open(c.arg[i], d.schema().args[i].role != ArgRole::kIn);
+    open(c.arg[i], d.schema().args[i].role != ArgRole::kIn || off.has(Defence::kReadOnlyInputs));
     if (c.arg[i].region_bytes != 0) call.p[i] = spec_.arena->at(c.arg[i].at);
   }
   open(c.workspace, true);
@@ -284,7 +286,8 @@ Status CellServer::test(const TestCommand& c, TestReply& reply) {
     for (size_t i = 0; i < d.schema().args.size(); ++i)
       if (d.schema().args[i].constant) constants.p[i] = call.p[i];
     kernel.pack(&constants.args, spec_.arena->at(c.packed.at));
-    mprotect(spec_.arena->at(c.packed.region), static_cast<size_t>(c.packed.region_bytes), PROT_READ);
+    if (!off.has(Defence::kReadOnlyConstants))
+      mprotect(spec_.arena->at(c.packed.region), static_cast<size_t>(c.packed.region_bytes), PROT_READ);
     call.args.packed = spec_.arena->at(c.packed.at);
   }
   const uint64_t arguments = call.fingerprint();
@@ -302,8 +305,8 @@ Status CellServer::test(const TestCommand& c, TestReply& reply) {
     }
   }
   crash_->stage = static_cast<uint32_t>(Stage::kHarness);
-  reply.mxcsr_after = _mm_getcsr();
-  reply.arguments_changed = call.fingerprint() != arguments ? 1 : 0;
+  reply.mxcsr_after = off.has(Defence::kMxcsr) ? reply.mxcsr_before : _mm_getcsr();
+  reply.arguments_changed = call.fingerprint() != arguments && !off.has(Defence::kArgumentPrint) ? 1 : 0;
   _mm_setcsr(reply.mxcsr_before);
   return {};
 }

@@ -110,7 +110,8 @@ dispatch::Status TimingRig::pack() {
   crash_->stage = static_cast<uint32_t>(Stage::kPack);
   kernel_->pack(&constants.args, packed_);
   crash_->stage = static_cast<uint32_t>(Stage::kHarness);
-  mprotect(packed_, static_cast<size_t>(command_.packed_bytes), PROT_READ);
+  if (!spec_.defences_off.has(Defence::kReadOnlyConstants))
+    mprotect(packed_, static_cast<size_t>(command_.packed_bytes), PROT_READ);
   for (auto& set : sets_) set->call->args.packed = packed_;
   return {};
 }
@@ -120,6 +121,7 @@ TimingRig::~TimingRig() {
 }
 
 size_t TimingRig::next_set(int side) {
+  if (spec_.defences_off.has(Defence::kOwnSets)) return 0;
   if (!is_kernel(side)) {
     const size_t set = random_() % sets_.size();
     recent_[recent_at_++ % recent_.size()] = set;
@@ -127,7 +129,7 @@ size_t TimingRig::next_set(int side) {
   }
   for (int attempt = 0;; ++attempt) {
     if (unseen_.empty()) {
-      clear_dead_stack();
+      if (!spec_.defences_off.has(Defence::kDeadStack)) clear_dead_stack();
       unseen_.resize(sets_.size());
       std::iota(unseen_.begin(), unseen_.end(), size_t{0});
     }
@@ -173,7 +175,7 @@ void TimingRig::prepare(int side, Set& set) {
   }
   if (!is_kernel(side)) return;
   // Contents of the workspace carry nothing from call to call.
-  if (workspace_)
+  if (workspace_ && !spec_.defences_off.has(Defence::kWorkspaceErased))
     std::memset(workspace_.get(), static_cast<int>(random_() & 0xff),
                 static_cast<size_t>(command_.workspace_bytes));
   if (command_.cold == 0) {
@@ -192,7 +194,8 @@ void TimingRig::finish(Set& set) {
   for (size_t i = 0; i < definition_.schema().args.size(); ++i) {
     if (p[i] == nullptr) continue;
     const int64_t bytes = problem_.arg_bytes(static_cast<int>(i));
-    std::memset(p[i], static_cast<int>(random_() & 0x7f), static_cast<size_t>(bytes));
+    if (!spec_.defences_off.has(Defence::kOutputsErased))
+      std::memset(p[i], static_cast<int>(random_() & 0x7f), static_cast<size_t>(bytes));
     if (command_.cold != 0) flush(static_cast<const uint8_t*>(p[i]), bytes);
   }
   _mm_mfence();
@@ -225,7 +228,8 @@ double TimingRig::observe(int side, Set& set) {
     for (size_t i = 0; i < definition_.schema().args.size(); ++i)
       if (definition_.schema().args[i].role == ArgRole::kOut && set.call->p[i] == outputs[i])
         set.call->p[i] = nullptr;
-    arguments_changed_ = arguments_changed_ || set.call->fingerprint() != arguments;
+    arguments_changed_ = arguments_changed_ || (set.call->fingerprint() != arguments &&
+                                                !spec_.defences_off.has(Defence::kArgumentPrint));
   }
   return static_cast<double>(end - begin);
 }

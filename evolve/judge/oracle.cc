@@ -13,12 +13,12 @@ constexpr CallLimits kOracleLimits{60, 1200};
 dispatch::Result<std::unique_ptr<Oracle>> Oracle::make(std::shared_ptr<const dispatch::OpSpec> op,
                                                        std::shared_ptr<const dispatch::Definition> definition,
                                                        SharedArena* arena, std::function<void()> start,
-                                                       int64_t cache_bytes) {
+                                                       int64_t cache_bytes, DefencesOff off) {
   auto o = std::unique_ptr<Oracle>(new Oracle());
   o->arena_ = arena;
   auto child = Child::fork([&](int channel) {
     if (start) start();
-    OracleServer(op, definition, arena, cache_bytes).serve(channel);
+    OracleServer(op, definition, arena, cache_bytes, off).serve(channel);
   });
   if (!child.ok()) return child.status();
   o->child_ = std::move(*child);

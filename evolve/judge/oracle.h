@@ -12,6 +12,7 @@
 #include <string>
 
 #include "dispatch/op_spec.h"
+#include "evolve/defences.h"
 #include "evolve/judge/child.h"
 #include "evolve/judge/wire.h"
 #include "evolve/verdict.h"
@@ -31,7 +32,7 @@ class Oracle {
   // `start`: see ChildStart; runs there with one thread. `cache_bytes`: references and inputs kept.
   static dispatch::Result<std::unique_ptr<Oracle>> make(
       std::shared_ptr<const dispatch::OpSpec> op, std::shared_ptr<const dispatch::Definition> definition,
-      SharedArena* arena, std::function<void()> start, int64_t cache_bytes);
+      SharedArena* arena, std::function<void()> start, int64_t cache_bytes, DefencesOff off = {});
 
   // Fills each run's inputs, and its outputs and slack with that run's poison. The oracle keeps the inputs.
   dispatch::Status prepare(const CaseId& id, std::span<const RunBuffers> runs);

@@ -32,7 +32,7 @@ class OracleServer {
  public:
   OracleServer(std::shared_ptr<const dispatch::OpSpec> op,
                std::shared_ptr<const dispatch::Definition> definition, SharedArena* arena,
-               int64_t cache_bytes);
+               int64_t cache_bytes, DefencesOff off = {});
 
   // Serves commands from the mailbox until the channel closes.
   void serve(int channel);
@@ -61,6 +61,7 @@ class OracleServer {
   std::shared_ptr<const dispatch::Definition> definition_;
   SharedArena* arena_;
   int64_t cache_bytes_;
+  DefencesOff off_;
   dispatch::Tolerance tolerance_;
   std::list<OracleCase> cases_;  // most recently used first
 };

@@ -15,10 +15,17 @@ namespace niche::evolve::judge {
 namespace {
 
 constexpr size_t kScreenedProblems = 3;
-constexpr int kFirstPairs = 3;  // then the clearly slow ones are out
-constexpr int kSecondPairs = 6;
+constexpr int kFirstPairs = 3;     // then the clearly slow ones are out
 constexpr double kHopeless = 0.8;  // speedup after kFirstPairs below which a candidate is dropped
 constexpr double kClearlySlow = 0.93;
+
+// Pairs that no context switch hit, where there are enough of them: beside a busy server the others are noise.
+std::vector<PairSample> undisturbed(const std::vector<PairSample>& pairs) {
+  std::vector<PairSample> clean;
+  for (const PairSample& p : pairs)
+    if (!p.dropped) clean.push_back(p);
+  return clean.size() >= static_cast<size_t>(kFirstPairs) ? clean : pairs;
+}
 
 }  // namespace
 
@@ -58,7 +65,7 @@ std::vector<Verdict> SessionEvaluator::screen(std::span<const Candidate> candida
   }
   for (size_t i = 0; i < candidates.size(); ++i)
     if (s.alive[i]) to_build.push_back(candidates[i]), index.push_back(i);
-  Build built = build_candidates(*toolchain_, to_build);
+  Build built = build_candidates(*toolchain_, to_build, options_.defences_off);
   s.build.objects = std::move(built.objects);
   s.build.candidates.resize(candidates.size());
   for (size_t b = 0; b < index.size(); ++b) {
@@ -136,7 +143,8 @@ bool SessionEvaluator::screen_times(Screening& s) {
   std::mt19937_64 random(options_.seed ^ 0x5c);
   std::vector<size_t> order;
   for (size_t i = 0; i < s.candidates.size(); ++i) order.push_back(i);
-  for (int pairs : {kFirstPairs, kSecondPairs}) {
+  for (int pass = 0; pass < 2; ++pass) {
+    const int pairs = pass == 0 ? kFirstPairs : std::max(0, options_.screen_pairs - kFirstPairs);
     // Random order, so that a drift of the machine meets no candidate in particular.
     std::shuffle(order.begin(), order.end(), random);
     for (size_t i : order)
@@ -145,9 +153,9 @@ bool SessionEvaluator::screen_times(Screening& s) {
         auto& kept = s.pairs[i][q];
         if (!guard_holds(limits_of(s.candidates[i].source), p.var_axes)) continue;
         if (stop(s.until)) return false;
-        if (pairs == kSecondPairs) {
+        if (pass == 1) {
           std::vector<double> ratio;
-          for (const PairSample& x : kept) ratio.push_back(x.fallback_ns / x.kernel_ns);
+          for (const PairSample& x : undisturbed(kept)) ratio.push_back(x.fallback_ns / x.kernel_ns);
           if (median_of(ratio) < kHopeless) continue;
         }
         if (!s.cell->alive()) {
@@ -188,7 +196,8 @@ void SessionEvaluator::screen_verdicts(Screening& s) {
     for (size_t q = 0; q < s.problems.size(); ++q) {
       const BenchProblem& p = problems_[s.problems[q]];
       std::vector<double> a, b;
-      for (const PairSample& x : s.pairs[i][q]) a.push_back(x.fallback_ns), b.push_back(x.kernel_ns);
+      for (const PairSample& x : undisturbed(s.pairs[i][q]))
+        a.push_back(x.fallback_ns), b.push_back(x.kernel_ns);
       if (a.empty()) continue;
       const RatioInterval ratio = bootstrap_ratio(a, b, options_.seed, 200);
       PointTiming t;

@@ -88,10 +88,12 @@ Status SessionEvaluator::start() {
       [child_start] {
         if (child_start) child_start(1);
       },
-      kOracleCacheBytes);
+      kOracleCacheBytes, options_.defences_off);
   if (!oracle.ok()) return oracle.status();
   oracle_ = std::move(*oracle);
-  auto toolchain = CppToolchain::find(options_.compiler, options_.scratch_dir);
+  CompileLimits limits;
+  limits.read_source = !options_.defences_off.has(Defence::kSource);
+  auto toolchain = CppToolchain::find(options_.compiler, options_.scratch_dir, limits);
   if (!toolchain.ok()) return toolchain.status();
   toolchain_ = std::move(*toolchain);
   bench_ =
@@ -196,6 +198,7 @@ std::string SessionEvaluator::why_refused(const Candidate& c) const {
   const dispatch::Guard limits = limits_of(s);
   if (std::none_of(points.begin(), points.end(), [&](const VarAxes& p) { return guard_holds(limits, p); }))
     return "its limits hold none of the session's problems";
+  if (options_.defences_off.has(Defence::kSource)) return "";
   const Status checked = check_source("kernel", s.text);
   return checked.ok() ? "" : checked.message();
 }
@@ -223,7 +226,8 @@ dispatch::Result<std::unique_ptr<Cell>> SessionEvaluator::make_cell(const Build&
   s.arena = arena_.get();
   s.child_start = options_.child_start;
   s.threads = std::max(1, spec_.target.threads);
-  s.confine = options_.confine;
+  s.confine = options_.confine && !options_.defences_off.has(Defence::kWalls);
+  s.defences_off = options_.defences_off;
   for (const auto& o : build.objects) s.objects.emplace_back(o);
   // One entry a candidate, so that indices agree; a refused one has no phases and is never run.
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -245,7 +249,8 @@ double SessionEvaluator::hang_seconds() const {
 
 std::vector<CaseId> SessionEvaluator::cases(const KernelSource& source, const dispatch::Guard& box) const {
   const auto points = correctness_points(*spec_.op, spec_.definition, source.plan, box, options_.seed);
-  const int distributions = std::max(1, spec_.op->distributions());
+  const int distributions =
+      options_.defences_off.has(Defence::kDistributions) ? 1 : std::max(1, spec_.op->distributions());
   std::vector<CaseId> list;
   const auto add = [&](const VarAxes& point, int distribution) {
     auto p = make_problem(*spec_.op, spec_.definition, point);
@@ -259,7 +264,8 @@ std::vector<CaseId> SessionEvaluator::cases(const KernelSource& source, const di
         dispatch::mix64(options_.seed ^ dispatch::hash_bytes(key, static_cast<uint64_t>(distribution) + 1));
     if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
   };
-  for (size_t i = 0; i < points.size(); ++i) {
+  const size_t unseen = options_.defences_off.has(Defence::kUnseenPoints) ? 0 : points.size();
+  for (size_t i = 0; i < unseen; ++i) {
     add(points[i], static_cast<int>(i % static_cast<size_t>(distributions)));
     // Every distribution on the smallest problem and on one in the middle.
     if (i != 0 && i != points.size() / 2) continue;

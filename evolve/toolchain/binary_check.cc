@@ -27,7 +27,11 @@ constexpr std::array kAllowedSymbols = {
 
 class Object {
  public:
-  explicit Object(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  Object(std::span<const uint8_t> bytes, DefencesOff off)
+      : bytes_(bytes),
+        any_data_(off.has(Defence::kData)),
+        any_symbol_(off.has(Defence::kSymbols)),
+        any_instruction_(off.has(Defence::kInstructions)) {}
 
   dispatch::Result<BinaryFacts> check(std::span<const std::string> required) {
     NICHE_RETURN_IF_ERROR(read_headers());
@@ -83,7 +87,7 @@ class Object {
       Elf64_Phdr p;
       if (!get(header_.e_phoff + static_cast<uint64_t>(i) * sizeof p, p))
         return dispatch::corrupt("object: program header " + std::to_string(i) + " lies past the end");
-      if (p.p_type == PT_TLS) return dispatch::invalid("thread-local storage");
+      if (p.p_type == PT_TLS && !any_data_) return dispatch::invalid("thread-local storage");
       if (p.p_type == PT_INTERP) return dispatch::invalid("a program interpreter");
       if (p.p_type == PT_GNU_STACK && (p.p_flags & PF_X) != 0)
         return dispatch::invalid("an executable stack");
@@ -112,7 +116,7 @@ class Object {
       NICHE_RETURN_IF_ERROR(check_gap(at, s->sh_offset));
       const auto body = bytes_.subspan(s->sh_offset, s->sh_size);
       const ForbiddenInstruction found = find_forbidden_instruction(body);
-      if (found.name != nullptr)
+      if (found.name != nullptr && !any_instruction_)
         return dispatch::invalid(std::string("instruction ") + found.name + " at " + name_of(*s) + "+" +
                                  std::to_string(found.offset));
       facts_.code_bytes += static_cast<int64_t>(body.size());
@@ -130,12 +134,14 @@ class Object {
 
   Status check_sections() {
     for (const Elf64_Shdr& s : sections_) {
+      if (any_data_ && s.sh_type != SHT_PROGBITS) continue;
       if (s.sh_type == SHT_INIT_ARRAY || s.sh_type == SHT_FINI_ARRAY || s.sh_type == SHT_PREINIT_ARRAY)
         return dispatch::invalid("a constructor or destructor (section " + name_of(s) + ")");
       if (s.sh_type == SHT_PROGBITS && (s.sh_flags & SHF_ALLOC) != 0 && (s.sh_flags & SHF_WRITE) == 0)
         facts_.code_hash = dispatch::hash_bytes(
             {reinterpret_cast<const char*>(bytes_.data()) + s.sh_offset, s.sh_size}, facts_.code_hash);
       if ((s.sh_flags & SHF_WRITE) == 0 || (s.sh_flags & SHF_ALLOC) == 0 || s.sh_size == 0) continue;
+      if (any_data_) continue;
       // Read-only after relocation.
       const std::string name = name_of(s);
       if (name == ".dynamic" || name == ".got" || name == ".got.plt" || name == ".data.rel.ro") continue;
@@ -183,6 +189,7 @@ class Object {
       Elf64_Rela r;
       if (!get(s.sh_offset + at, r)) return dispatch::corrupt("object: relocations are cut off");
       const auto type = ELF64_R_TYPE(r.r_info);
+      if (any_data_) continue;
       if (type == R_X86_64_IRELATIVE) return dispatch::invalid("an indirect function (IFUNC)");
       if (type != R_X86_64_RELATIVE && type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT &&
           type != R_X86_64_64)
@@ -200,13 +207,15 @@ class Object {
         if (!get(s.sh_offset + at, y)) return dispatch::corrupt("object: symbols are cut off");
         const std::string name(string_at(sections_[s.sh_link], y.st_name));
         const int type = ELF64_ST_TYPE(y.st_info);
-        if (type == STT_GNU_IFUNC) return dispatch::invalid("an indirect function (IFUNC): " + name);
-        if (type == STT_TLS) return dispatch::invalid("thread-local storage: " + name);
+        if (type == STT_GNU_IFUNC && !any_data_)
+          return dispatch::invalid("an indirect function (IFUNC): " + name);
+        if (type == STT_TLS && !any_data_) return dispatch::invalid("thread-local storage: " + name);
         if (y.st_shndx != SHN_UNDEF) {
           if (type == STT_FUNC) facts_.exports.push_back(name);
           continue;
         }
-        if (std::find(kAllowedSymbols.begin(), kAllowedSymbols.end(), name) == kAllowedSymbols.end())
+        if (!any_symbol_ &&
+            std::find(kAllowedSymbols.begin(), kAllowedSymbols.end(), name) == kAllowedSymbols.end())
           return dispatch::invalid("calls '" + name +
                                    "': a kernel calls mem* and libm's scalar functions alone");
       }
@@ -218,13 +227,14 @@ class Object {
   Elf64_Ehdr header_{};
   std::vector<Elf64_Shdr> sections_;
   BinaryFacts facts_;
+  bool any_data_, any_symbol_, any_instruction_;  // switched off by a test
 };
 
 }  // namespace
 
 dispatch::Result<BinaryFacts> check_binary(std::span<const uint8_t> object,
-                                           std::span<const std::string> required_exports) {
-  return Object(object).check(required_exports);
+                                           std::span<const std::string> required_exports, DefencesOff off) {
+  return Object(object, off).check(required_exports);
 }
 
 }  // namespace niche::evolve

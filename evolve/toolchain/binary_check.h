@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dispatch/base/status.h"
+#include "evolve/defences.h"
 
 namespace niche::evolve {
 
@@ -25,6 +26,7 @@ struct BinaryFacts {
 // kInvalid names the symbol, section or instruction (with its offset); kCorrupt: not a well-formed ELF
 // object.
 dispatch::Result<BinaryFacts> check_binary(std::span<const uint8_t> object,
-                                           std::span<const std::string> required_exports);
+                                           std::span<const std::string> required_exports,
+                                           DefencesOff off = {});
 
 }  // namespace niche::evolve

@@ -27,6 +27,7 @@ struct CompileLimits {
   int64_t memory_bytes = int64_t{2} << 30;
   int64_t output_bytes = int64_t{16} << 20;
   int64_t source_bytes = int64_t{1} << 20;
+  bool read_source = true;  // by source_check.h; false: tests of the defences alone
 };
 
 // One of the sources that share a compile.
