@@ -7,7 +7,7 @@
 // {aa_trials, aa_false_faster, planted_slow_5pct_detected, cheats_total, cheats_caught, honest_total,
 // honest_passed} and what stands behind them. An honest kernel passes when no gate before the timing ones
 // refuses it: a tie is no disgrace.
-#include <unistd.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -61,12 +61,19 @@ const Case kCases[] = {
     {"ikbo_linear_compression", "f32", {{"M", 54}, {"N", 32}, {"Kc", 108}, {"Ku", 147}}, {20, 2}},
 };
 
+// Cores that this process may use: one load process each.
+int cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
 void save(const Options& o, const json& out) {
   if (!o.json.empty()) std::ofstream(o.json) << out.dump(1) << '\n';
 }
 
 void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
-  const bench::Load load(o.load ? static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) : 0);
+  const bench::Load load(o.load ? cores() : 0);
   out["aa_trials"] = out["aa_false_faster"] = 0;
   out["planted_slow_5pct_detected"] = false;
   int trials = 0, faster = 0, planted = 0, detected = 0, planted_faster = 0;

@@ -3,7 +3,12 @@
 //
 //   record_space --out FILE --op NAME [--dtype f32] --const N=1024... [--attr has_b=1...] --problem
 //   M=32[,B=4][:weight]...
-//                [--family NAME...] [--rounds 2] [--points 20000] [--cold] [--threads 1] [--seconds S]
+//                [--family NAME...] [--rounds 3] [--pairs 25] [--points 20000] [--batch 8] [--cold]
+//                [--threads 1] [--seconds S] [--compiler FILE --scratch DIR [--compile-only]] [--count]
+//   record_space --pack RECORDING --rounds 3 --out FILE
+//
+// --compile-only walks through what a recording will compile and measures nothing: for a compiler that
+// remembers.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -39,13 +44,16 @@ int main(int argc, char** argv) {
   std::vector<std::pair<std::string, int64_t>> constants;
   std::vector<std::pair<std::string, double>> attrs;
   evolve::replay::RecordOptions options;
-  int threads = 1;
-  bool cold = false;
+  std::string compiler, scratch, pack;
+  int threads = 1, pairs = 25;
+  bool cold = false, compile_only = false, count_only = false;
   double seconds = 1e9;
+  options.rounds = 3;
+  options.batch = 8;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
-    if (a == "--cold") {
-      cold = true;
+    if (a == "--cold" || a == "--compile-only" || a == "--count") {
+      (a == "--cold" ? cold : a == "--count" ? count_only : compile_only) = true;
       continue;
     }
     if (i + 1 >= argc) return fail(a + " needs a value");
@@ -68,12 +76,26 @@ int main(int argc, char** argv) {
       options.rounds = std::atoi(v.c_str());
     else if (a == "--points")
       options.points_max = std::atoll(v.c_str());
+    else if (a == "--pairs")
+      pairs = std::atoi(v.c_str());
+    else if (a == "--batch")
+      options.batch = std::max(1, std::atoi(v.c_str()));
+    else if (a == "--compiler")
+      compiler = v;
+    else if (a == "--scratch")
+      scratch = v;
+    else if (a == "--pack")
+      pack = v;
     else if (a == "--threads")
       threads = std::atoi(v.c_str());
     else if (a == "--seconds")
       seconds = std::atof(v.c_str());
     else
       return fail("what is '" + a + "'?");
+  }
+  if (!pack.empty()) {
+    const auto packed = evolve::replay::pack_space(pack, options.rounds, options.path);
+    return packed.ok() ? 0 : fail(packed.to_string());
   }
   dispatch::OpRegistry ops;
   evolve::FamilyRegistry registry;
@@ -113,19 +135,37 @@ int main(int argc, char** argv) {
   for (const std::string& text : problems) options.name += ' ' + text;
   options.note = dispatch::CpuInfo::detect().model_name + ", " + evolve::arch_name(target) + ", " +
                  std::to_string(threads) + (threads == 1 ? " thread" : " threads");
-  evolve::EvaluatorOptions evaluator_options;
-  evaluator_options.child_start = torch_child_start;
-  evaluator_options.screen_seconds_max = 60;
-  auto evaluator = evolve::make_evaluator({spec, *definition, seen, target}, evaluator_options);
-  if (!evaluator.ok()) return fail(evaluator.status().to_string());
   const dispatch::SystemClock clock;
   const int64_t start = clock.now_ns();
   const auto used = [&] { return static_cast<double>(clock.now_ns() - start) * 1e-9; };
   options.keep_going = [&] { return used() < seconds; };
   options.on_progress = [&](int64_t done, int64_t total) {
-    std::fprintf(stderr, "\r%s: %lld of %lld, %.0f s ", options.name.c_str(), static_cast<long long>(done),
-                 static_cast<long long>(total), used());
+    std::fprintf(stderr, "\r%s: batch %lld of %lld, %.0f s ", options.name.c_str(),
+                 static_cast<long long>(done), static_cast<long long>(total), used());
   };
+  if (count_only) {
+    for (int f = 0; f < space.family_count(); ++f)
+      std::printf("%s: grid of %lld\n", space.family_name(f).c_str(),
+                  static_cast<long long>(space.grid_size(f)));
+    std::printf("%lld different sources\n",
+                static_cast<long long>(evolve::replay::count_sources(space, d, target)));
+    return 0;
+  }
+  if (compile_only) {
+    auto toolchain = evolve::CppToolchain::find(compiler, scratch);
+    if (!toolchain.ok()) return fail(toolchain.status().to_string());
+    const auto compiled = evolve::replay::compile_space(space, d, target, **toolchain, options);
+    std::fprintf(stderr, "\n");
+    return compiled.ok() ? 0 : fail(compiled.to_string());
+  }
+  evolve::EvaluatorOptions evaluator_options;
+  evaluator_options.child_start = torch_child_start;
+  evaluator_options.screen_pairs = pairs;
+  evaluator_options.compiler = compiler;
+  evaluator_options.scratch_dir = scratch;
+  evaluator_options.screen_seconds_max = 60;
+  auto evaluator = evolve::make_evaluator({spec, *definition, seen, target}, evaluator_options);
+  if (!evaluator.ok()) return fail(evaluator.status().to_string());
   const auto s = evolve::replay::record_space(space, d, target, seen, **evaluator, options);
   std::fprintf(stderr, "\n");
   return s.ok() ? 0 : fail(s.to_string());

@@ -143,6 +143,8 @@ TEST(SpaceRecorder, RecordsEveryPointOnceARoundAndRestartsWhereItEnded) {
   options.path = dir.path() + "/toy.space";
   options.name = "toy";
   options.rounds = 2;
+  options.refine_share = 0;
+  options.batch = 16;
   int batches = 0;
   options.keep_going = [&] { return batches < 3; };
   options.on_progress = [&](int64_t, int64_t) { ++batches; };
@@ -162,6 +164,25 @@ TEST(SpaceRecorder, RecordsEveryPointOnceARoundAndRestartsWhereItEnded) {
   // Another space must not be written into the same file.
   options.name = "other";
   EXPECT_EQ(record_space(space, *definition, target, problems, evaluator, options).code(), Code::kCorrupt);
+}
+
+TEST(SpaceRecorder, WhatWasChosenForBeingSmallCountsWithFreshMeasurements) {
+  const TempDir dir;
+  const std::string recording = dir.path() + "/a", packed = dir.path() + "/b";
+  const search::ModelSpace model(3);
+  std::vector<FamilyPoint> points;
+  model.for_each([&](const FamilyPoint& p) { points.push_back(p); });
+  std::ofstream(recording) << recorded_header(model, "m", "") << recorded_line(points[0], 0.5)
+                           << recorded_line(points[1], 0.6) << recorded_line(points[0], 0.7)
+                           << recorded_line(points[0], 0.9) << recorded_line(points[1], 0.8)
+                           << recorded_line(points[0], 0.8) << recorded_line(points[0], 0.81);
+  ASSERT_TRUE(pack_space(recording, 2, packed).ok());
+  const auto s = RecordedSpace::load(packed);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(s->points(), 2);
+  EXPECT_NEAR(s->cost(points[0]), 0.81, 1e-6);  // of 0.9, 0.8, 0.81: not of the two that chose it
+  EXPECT_NEAR(s->cost(points[1]), 0.8, 1e-6);
+  EXPECT_EQ(pack_space(dir.path() + "/none", 2, packed).code(), Code::kNotFound);
 }
 
 }  // namespace
