@@ -60,12 +60,27 @@ NICHE_INLINE void walk(const T* x, Kept& kept, Two two, One one) {
     one(v, TAIL, 1);
   }
 }
+// By how much a row's mean is off. Lanes that sum like terms drift by some N/256 ulp; where the row's spread is
+// far below its mean, the result would show that, magnified by up to 1/sqrt(EPS).
+static __attribute__((noinline, cold)) float drift(const T* x, F mean) {
+  Kept unused;
+  F s[2 * UNROLL] = {};
+  walk<false, false>(
+      x, unused,
+      [&](F a, F b, int u) __attribute__((always_inline)) { s[2 * u] += a - mean, s[2 * u + 1] += b - mean; },
+      [&](F v, int n, int u) __attribute__((always_inline)) {
+        v -= mean;
+        if (n < W) v = keep_n(v, n, F{});
+        s[u] += v;
+      });
+  return total(s)[0] * (1.0f / N);
+}
 template <bool KEEP> NICHE_INLINE Stats two_pass(const T* x, Kept& kept) {
   F s[2 * UNROLL] = {}, q[2 * UNROLL] = {};
   walk<true, KEEP>(
       x, kept, [&](F a, F b, int u) __attribute__((always_inline)) { s[2 * u] += a, s[2 * u + 1] += b; },
       [&](F v, int, int u) __attribute__((always_inline)) { s[u] += v; });
-  const F mean = total(s) * (1.0f / N);
+  F mean = total(s) * (1.0f / N);
   walk<false, KEEP>(
       x, kept,
       [&](F a, F b, int u) __attribute__((always_inline)) {
@@ -77,7 +92,13 @@ template <bool KEEP> NICHE_INLINE Stats two_pass(const T* x, Kept& kept) {
         if (n < W) v = keep_n(v, n, F{});
         q[u] = fma(v, v, q[u]);
       });
-  return {mean, inverse(total(q)[0] * (1.0f / N))};
+  float variance = total(q)[0] * (1.0f / N);
+  if (__builtin_expect(mean[0] * mean[0] > 1024.0f * (variance + EPS), 0)) {
+    const float off = drift(x, mean);
+    mean += off;
+    variance = variance > off * off ? variance - off * off : 0.0f;
+  }
+  return {mean, inverse(variance)};
 }
 static __attribute__((noinline, cold)) void redo(const T* x, Stats* s) {
   Kept unused;

@@ -115,6 +115,27 @@ OpTest layer_norm_test() {
   return t;
 }
 
+// A constant row's result is its bias, and 1/sqrt(eps) = 316 magnifies what its mean is off by.
+OpTest layer_norm_of_constant_rows() {
+  OpTest t = layer_norm_test();
+  t.fill = [](Call& c, Rng& rng) {
+    const int64_t n = c.axes[1];
+    for (int64_t i = 0; i < c.args[0].size(); ++i)
+      c.args[0].set(i, 0.7 + 0.31 * static_cast<double>(i / n));  // 0.7 to 3.8
+    for (int64_t i = 0; i < n; ++i) c.args[1].set(i, 1 + 0.2 * rng.normal()), c.args[2].set(i, rng.normal());
+  };
+  t.tolerance_f32 = 0x1p-13;
+  return t;
+}
+
+TEST(LayerNorm, ConstantRowsGiveTheirBias) {
+  evolve::FamilyRegistry registry;
+  ops_cpu::add_layer_norm_family(registry);
+  const OpTest test = layer_norm_of_constant_rows();
+  check_family(family_of(registry, test), test,
+               {{"f32", {{"N", 1024}}, {}, {{11}}}, {"f32", {{"N", 2999}}, {}, {{4}}}}, 24);
+}
+
 struct RowOp {
   const char* name;
   OpTest (*test)();
