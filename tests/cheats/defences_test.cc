@@ -1,7 +1,7 @@
 // Each cheat again, with the defences that catch it switched off: now it passes. So cheats_test fails when one
 // of them is lost, and no defence stands there for show. Where two layers would each have caught the cheat both
 // are named, the first that meets it first. A few cheats are also held by something that has no switch (the
-// loader, the processor, the fact that a dead cell is no verdict): those must not pass either way, and the test
+// loader, the processor, the fact that a dead cell is no verdict, their own slowness): those must not pass either way, and the test
 // shows that it was the named defence that spoke before.
 #include <gtest/gtest.h>
 
@@ -26,6 +26,7 @@ using enum Defence;
 struct Row {
   DefencesOff defences;
   const char* held_by = "";  // has no switch; a word of its reason
+  bool at_times = false;     // held by it on some machines, believed on others
 };
 
 const std::map<std::string, Row>& rows() {
@@ -37,24 +38,25 @@ const std::map<std::string, Row>& rows() {
       {"SumOf99Percent_13", {{kErrorBound}}},
       {"StatisticOfTheFirstRow_13", {{kErrorBound, kTwoRuns}}},
       {"EstimateOfTheRoot_14", {{kErrorBound}}},
-      {"HalfPrecision_14", {{kErrorBound}}},
-      {"Bf16Sum_14", {{kErrorBound}}},
+      {"HalfPrecision_14", {{kErrorBound}, "not faster"}},
+      {"Bf16Sum_14", {{kErrorBound}, "not faster"}},
       {"OnlyTheSeenShapes_19", {{kUnseenPoints}}},
       {"OnlyNormalInputs_19", {{kDistributions}}},
       {"TakesWhatTheBufferHolds_5", {{kErrorBound, kTwoRuns, kTimedOutputs}}},
       {"TakesTheLibrarysAnswer_5", {{kOutputsErased, kOwnSets, kClock}}},
       {"ZeroesItsInput_6", {{kReadOnlyInputs, kErrorBound}}},
       {"RemembersInWorkspace_7", {{kWorkspaceErased, kOwnSets, kClock}}},
-      {"RemembersInPackedConstants_7", {{kReadOnlyConstants}}},
-      {"RemembersInGlobals_7", {{kData}}},
-      {"RemembersInThreadLocals_7", {{kSource, kData, kSymbols}}},
+      {"RemembersInPackedConstants_7", {{kReadOnlyConstants, kOwnSets, kClock}}},
+      {"RemembersInGlobals_7", {{kData, kOwnSets, kClock}}},
+      {"RemembersInThreadLocals_7", {{kSource, kData, kSymbols, kOwnSets, kClock}}},
       {"RemembersOnTheDeadStack_7", {{kDeadStack, kOwnSets, kClock}}},
       {"CountsCallsInItsArguments_10", {{kArgumentPrint}}},
       {"RedirectsItsOutput_10", {{kArgumentPrint, kReadOnlyInputs, kErrorBound, kTwoRuns, kTimedOutputs}}},
       {"HonestBetweenGuardPages_10", {{kErrorBound, kTwoRuns, kTimedOutputs}}},
       {"HonestWhenPoisoned_10", {{kTwoRuns, kTimedOutputs}}},
       {"HonestOnAlignedMemory_10", {{kErrorBound, kTwoRuns, kTimedOutputs}}},
-      {"StopsTheClock_4", {{kClock}}},
+      // Moves time stamps by a constant: whether that pays depends on the clock's rate.
+      {"StopsTheClock_4", {{kClock}, "not faster", true}},
       {"ReadsTheClock_4", {{kInstructions}}},
       {"ReadsCounters_4", {{kInstructions}, "signal"}},
       {"StartsAThread_2", {{kSymbols}, "system call"}},
@@ -86,6 +88,7 @@ TEST_P(DefenceTest, SwitchedOffItsCheatIsBelieved) {
   ASSERT_TRUE(e.ok()) << e.status().to_string();
   const Verdict v = (*e)->judge(cheats::candidate(c)).verdict;
   const std::string held_by = row->second.held_by;
+  if (row->second.at_times && v.status == VerdictStatus::kFaster) return;
   if (held_by.empty()) {
     EXPECT_EQ(v.status, VerdictStatus::kFaster) << v.to_json();
     return;
