@@ -1,6 +1,6 @@
 // default: a portfolio. It drafts from warm start, seeds and a few random points of every family, then gives
 // each evaluation to one of four operators, by what they have lately earned:
-//   model   screened by the extra-trees surrogate (mutations of the elites and random points, any family)
+//   model   chosen by the surrogate (surrogate_model.h), from the whole space where that is small
 //   local   one parameter of the incumbent, the parameter by decayed credit: which dimension has paid lately
 //   tune    one parameter of the incumbent to a neighbouring value
 //   cross   two elites

@@ -5,48 +5,96 @@
 #include <unordered_set>
 
 namespace niche::evolve::search {
+namespace {
 
-std::vector<Proposal> Screen::pool(const Tree& tree, Moves& moves, const Batch& batch) const {
-  std::vector<Proposal> pool;
-  std::unordered_set<std::string> seen;
-  const auto offer = [&](const std::optional<FamilyPoint>& c, int parent) {
-    if (c && batch.is_new(*c) && seen.insert(point_key(*c)).second)
-      pool.push_back({*c, "model", parent, kNoNode});
-  };
-  const std::vector<int> elites = tree.elites(options_.elites);
-  for (int i = 0; i < options_.mutations; ++i) {
-    // The better an elite, the more of the mutations start from it.
-    const size_t rank = std::min(moves.rng().below(elites.size()), moves.rng().below(elites.size()));
-    const int parent = elites[rank];
-    auto c = moves.mutate(tree.node(parent).candidate);
-    for (int extra = i % 8 == 7 ? 2 : i % 2; c && extra > 0; --extra) {
-      auto further = moves.mutate(*c);
-      if (further) c = further;
+constexpr int64_t kGridMax = int64_t{1} << 20;  // grids that are walked through to list their valid points
+
+}  // namespace
+
+// All valid points, or none where they are too many.
+void Screen::list() {
+  asked_for_list_ = true;
+  int64_t grids = 0;
+  for (int f = 0; f < space_.family_count(); ++f) grids += space_.grid_size(f);
+  if (grids > kGridMax) return;
+  for (int f = 0; f < space_.family_count(); ++f) {
+    const auto& params = space_.params(f);
+    FamilyPoint c{f, Point(params.size(), 0)};
+    for (;;) {
+      if (space_.valid(c)) all_.push_back(entry(c, kNoNode));
+      if (static_cast<int64_t>(all_.size()) > options_.listed_max) return all_.clear();
+      size_t i = params.size();
+      while (i > 0 && ++c.point[i - 1] == static_cast<int>(params[i - 1].values.size())) c.point[--i] = 0;
+      if (i == 0) break;
     }
-    offer(c, parent);
   }
-  for (int i = 0; i < options_.draws; ++i) offer(moves.draw(), kNoNode);
-  return pool;
+}
+
+Screen::Entry Screen::entry(const FamilyPoint& c, int parent) const {
+  Entry e;
+  e.candidate = c;
+  e.parent = parent;
+  e.features = model_.features(c);
+  return e;
+}
+
+void Screen::refresh(const Tree& tree, Moves& moves) {
+  model_.fit(tree, moves.rng());
+  fitted_revision_ = tree.revision();
+  if (!asked_for_list_) list();
+  finalists_.clear();
+  if (!all_.empty()) {
+    for (const Entry& e : all_)
+      if (!tree.contains(e.candidate)) finalists_.push_back(e);
+  } else {
+    std::unordered_set<std::string> seen;
+    const auto fresh = [&](const std::optional<FamilyPoint>& c, int parent) {
+      if (c && !tree.contains(*c) && seen.insert(point_key(*c)).second)
+        finalists_.push_back(entry(*c, parent));
+    };
+    const std::vector<int> elites = tree.elites(options_.elites);
+    for (int i = 0; i < options_.mutations; ++i) {
+      // The better an elite, the more of the mutations start from it.
+      const size_t rank = std::min(moves.rng().below(elites.size()), moves.rng().below(elites.size()));
+      auto c = moves.mutate(tree.node(elites[rank]).candidate);
+      for (int extra = i % 8 == 7 ? 2 : i % 2; c && extra > 0; --extra)
+        if (auto further = moves.mutate(*c)) c = further;
+      fresh(c, elites[rank]);
+    }
+    for (int i = 0; i < options_.draws; ++i) fresh(moves.draw(), kNoNode);
+  }
+  const double incumbent = std::log(tree.node(tree.best()).cost);
+  for (Entry& e : finalists_) e.rough_merit = merit(model_.rough(e.features), incumbent, 2 * options_.kappa);
+  const auto keep = std::min(finalists_.size(), static_cast<size_t>(options_.finalists));
+  std::partial_sort(finalists_.begin(), finalists_.begin() + static_cast<std::ptrdiff_t>(keep),
+                    finalists_.end(),
+                    [](const Entry& a, const Entry& b) { return a.rough_merit > b.rough_merit; });
+  finalists_.resize(keep);
+  for (Entry& e : finalists_) e.belief = model_.belief(e.features);
 }
 
 std::optional<Proposal> Screen::pick(const Tree& tree, Moves& moves, const Batch& batch) {
   if (tree.best() == kNoNode) return std::nullopt;
-  if (tree.revision() != fitted_revision_) {
-    model_.fit(tree, moves.rng());
-    fitted_revision_ = tree.revision();
-  }
+  if (tree.revision() != fitted_revision_) refresh(tree, moves);
   const double incumbent = std::log(tree.node(tree.best()).cost);
   const double kappa =
       batch.size() == 0 ? options_.kappa : -options_.kappa * std::log(1.0 - moves.rng().uniform());
-  std::vector<Proposal> entries = pool(tree, moves, batch);
-  const Proposal* best = nullptr;
+  std::vector<std::vector<float>> taken;
+  for (const Proposal& p : batch.proposals()) taken.push_back(model_.features(p.candidate));
+  const Entry* best = nullptr;
   double best_merit = -1;
-  for (const Proposal& entry : entries) {
-    const double merit = model_.merit(entry.candidate, incumbent, kappa);
-    if (merit > best_merit) best_merit = merit, best = &entry;
+  for (const Entry& e : finalists_) {
+    if (!batch.is_new(e.candidate)) continue;
+    SurrogateModel::Belief b = e.belief;
+    for (const auto& t : taken) {
+      const double r = model_.likeness(e.features, t);
+      b.deviation *= std::sqrt(std::max(0.0, 1 - r * r));
+    }
+    const double m = merit(b, incumbent, kappa);
+    if (m > best_merit) best_merit = m, best = &e;
   }
   if (best == nullptr) return std::nullopt;
-  return *best;
+  return Proposal{best->candidate, "model", best->parent, kNoNode};
 }
 
 }  // namespace niche::evolve::search

@@ -1,5 +1,5 @@
-// Screen: chooses the most promising of many cheap proposals by a surrogate: mutations and crossings of the
-// elites and random points go in, a few come out.
+// Screen: chooses the most promising of many cheap proposals by a surrogate. In go all points of a space that is
+// small enough to be listed, else mutations and crossings of the elites and random points; a few come out.
 #pragma once
 
 #include "evolve/search/moves.h"
@@ -8,28 +8,44 @@
 namespace niche::evolve::search {
 
 struct ScreenOptions {
-  int elites = 8;       // parents of the mutations
-  int mutations = 160;  // proposals a pick: half with one changed parameter, half with two or three
-  int draws = 48;       // random points a pick
-  double kappa = 1.0;   // of the lower confidence bound
+  int64_t listed_max = 1 << 13;  // valid points up to which the whole space is looked at
+  int draws = 1500;              // else: random points a batch
+  int elites = 8;                // and mutations of these
+  int mutations = 600;           // half with one changed parameter, half with two or three
+  int finalists = 300;           // that the slower model sees, chosen by the quicker one
+  double kappa = 1.0;            // of the lower confidence bound
 };
 
 class Screen {
  public:
-  Screen(const SearchSpace& space, const ScreenOptions& options) : options_(options), model_(space) {}
+  Screen(const SearchSpace& space, const ScreenOptions& options)
+      : space_(space), options_(options), model_(space) {}
 
-  // The best of a fresh pool that is new to tree and batch; nothing while nothing valid is known. Within one
-  // batch the model cannot learn; variety comes from a kappa drawn anew for each pick after the first
-  // (exponential, mean options.kappa), as in Hutter, Hoos, Leyton-Brown, "Parallel algorithm configuration"
-  // (2012).
+  // The best that is new to tree and batch; nothing while nothing valid is known. Within one batch the model
+  // cannot learn; variety comes from a kappa drawn anew for each pick after the first (exponential, mean
+  // options.kappa), as in Hutter, Hoos, Leyton-Brown, "Parallel algorithm configuration" (2012), and from what
+  // a pick would tell about its neighbours: their deviation shrinks by their likeness to it.
   std::optional<Proposal> pick(const Tree& tree, Moves& moves, const Batch& batch);
 
  private:
-  std::vector<Proposal> pool(const Tree& tree, Moves& moves, const Batch& batch) const;
+  struct Entry {
+    FamilyPoint candidate;
+    int parent = kNoNode;
+    std::vector<float> features;
+    SurrogateModel::Belief belief;
+    double rough_merit = 0;
+  };
+  void list();
+  void refresh(const Tree& tree, Moves& moves);
+  Entry entry(const FamilyPoint& c, int parent) const;
 
+  const SearchSpace& space_;
   ScreenOptions options_;
   SurrogateModel model_;
   int64_t fitted_revision_ = -1;
+  bool asked_for_list_ = false;
+  std::vector<Entry> all_;        // the whole space, where it is small enough
+  std::vector<Entry> finalists_;  // for the present revision
 };
 
 }  // namespace niche::evolve::search
