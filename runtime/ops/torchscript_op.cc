@@ -1,5 +1,6 @@
 #include "runtime/ops/torchscript_op.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/randint_like.h>
