@@ -1,6 +1,7 @@
 #include "evolve/definition_json.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 namespace niche::evolve {
@@ -35,14 +36,23 @@ std::string trace_dtype(DLDataType t) {
   }
 }
 
+// What may stand under "niche", here or in a user's operator (runtime/ops/user_document.h).
+constexpr std::array<std::string_view, 12> kNicheKeys{"dtype",  "constants", "updates", "optional",
+                                                      "attrs",  "derived",   "derive",  "range",
+                                                      "sorted", "scale",     "flops",   "tolerance"};
+
 // Reads one document; the first error stays in `status` and stops the rest.
 class Reader {
  public:
   Result<DefinitionDocument> read(std::string_view text) {
     if (text.size() > kDocumentBytesMax)
       return invalid("definition: " + std::to_string(text.size()) + " bytes, at most 1 MiB is read");
-    const json root = json::parse(text, nullptr, false);
-    if (root.is_discarded()) return invalid("definition: not JSON");
+    json root;
+    try {
+      root = json::parse(text);
+    } catch (const json::parse_error& e) {
+      return invalid(std::string("definition: not JSON: ") + e.what());
+    }
     if (!root.is_object()) return invalid("definition: not a JSON object");
     doc_.name = string_at(root, "name", false);
     doc_.op_type = string_at(root, "op_type", true);
@@ -50,6 +60,10 @@ class Reader {
     if (status_.ok()) read_axes(root);
     const json extra = root.contains("niche") ? root["niche"] : json::object();
     if (status_.ok() && !extra.is_object()) fail("niche: not an object");
+    if (status_.ok())
+      for (const auto& [key, value] : extra.items())
+        if (std::find(kNicheKeys.begin(), kNicheKeys.end(), key) == kNicheKeys.end())
+          fail("niche: unknown key '" + key + "'");
     if (status_.ok()) read_args(root, "inputs", doc_.inputs);
     if (status_.ok()) read_args(root, "outputs", doc_.outputs);
     if (status_.ok()) read_constraints(root);

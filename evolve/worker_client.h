@@ -34,11 +34,12 @@ struct SessionRequest {
   std::vector<std::string> op_libraries;  // shared objects and JSON Definitions to load, as the server did
   double wall_seconds_max = 20;
   int evaluations_max = 400;
-  double target_speedup = 0;       // 0: none
-  int threads = 1;                 // threads that a live call may use
-  uint64_t seed = 0;               // 0: from the system's entropy
-  std::string policy = "default";  // evolve/search/policy.h
-  int batch = 8;                   // candidates a compile; 1 to 64
+  double target_speedup = 0;                   // 0: none
+  int threads = 1;                             // threads that a live call may use
+  uint64_t seed = 0;                           // 0: from the system's entropy
+  std::string policy = "default";              // evolve/search/policy.h
+  int batch = 8;                               // candidates a compile; 1 to 64
+  int64_t cache_bytes_max = int64_t{4} << 30;  // the least used kernels leave the cache beyond it
   bool resume = false;  // go on with the store's unfinished session of this Definition, if there is one
 };
 

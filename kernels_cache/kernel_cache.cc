@@ -150,6 +150,8 @@ Result<std::unique_ptr<KernelCache>> KernelCache::open(CacheOptions options) {
   if (auto index = read_index(cache->home_, cache->tag_, &miss)) {
     cache->merge_index_locked(*index);
     cache->listed_modified_ns_ = index->directory_modified_ns;
+    cache->refresh_locked(/*force=*/false);  // what was added or removed since the index was written
+    cache->unreported_ = {};
   } else {
     if (miss.reason != MissReason::kAbsent) cache->note_miss(miss);
     cache->refresh_locked(/*force=*/true);

@@ -134,6 +134,8 @@ class Control {
   void warm_start(DefinitionState& d);
   std::shared_ptr<const ResidentKernel> load_kernel(DefinitionState& d, const kernels_cache::KernelId& id,
                                                     const kernels_cache::KernelRecord* record);
+  // Whether kernels can be put on probation. A run that could not begin is tried again every few seconds.
+  bool may_mark();
   bool put_on_probation(const ResidentKernel& k);
   void quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason, int64_t now_ns);
   void look_after_probation(int64_t now_ns);
@@ -189,6 +191,7 @@ class Control {
   std::string cache_problem_;  // why there is no cache, or why it cannot be written
   kernels_cache::StartupReport startup_;
   bool can_mark_ = false;  // probation marks are possible
+  int64_t mark_again_ns_ = 0;
   bool probation_mode_ = false;
   std::unordered_map<uint32_t, std::unique_ptr<DefinitionState>> definitions_;
   KernelLoader loader_;

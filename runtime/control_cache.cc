@@ -13,6 +13,9 @@ using dispatch::Status;
 using kernels_cache::KernelCache;
 using kernels_cache::KernelId;
 
+// A full disk may have room again.
+constexpr int64_t kMarkRetryNs = 5'000'000'000;
+
 void Control::open_cache() {
   const RuntimeConfig& config = core_->config();
   if (config.cache_dir.empty()) {
@@ -47,10 +50,7 @@ void Control::open_cache() {
   const int64_t now = core_->clock().unix_time_ns();
   startup_ = cache_->probation().startup_scan(cache_->standings(), now);
   if (!startup_.explanation.empty()) core_->log(LogLevel::kWarning, "runtime", startup_.explanation);
-  if (const Status s = cache_->probation().begin_run(now); s.ok())
-    can_mark_ = true;
-  else
-    cache_problem_ = "no probation marks: " + s.message();
+  (void)may_mark();
   if (startup_.fallbacks_only) {
     probation_mode_ = true;
     (void)core_->dispatcher().publisher().set_mode(dispatch::SnapshotMode::kProbation);
@@ -106,9 +106,27 @@ std::shared_ptr<const ResidentKernel> Control::load_kernel(DefinitionState& d, c
   return *kernel;
 }
 
+bool Control::may_mark() {
+  if (can_mark_ || !cache_) return can_mark_;
+  const int64_t now = core_->clock().now_ns();
+  if (now < mark_again_ns_) return false;
+  mark_again_ns_ = now + kMarkRetryNs;
+  const Status s = cache_->probation().begin_run(core_->clock().unix_time_ns());
+  can_mark_ = s.ok();
+  const std::string problem = s.ok() ? "" : "no probation marks: " + s.message();
+  if (!s.ok() && problem != cache_problem_)
+    core_->log(
+        LogLevel::kWarning, "runtime",
+        "cache '" + core_->config().cache_dir + "': " + problem + "; no kernel of it can start to serve");
+  if (s.ok() && !cache_problem_.empty())
+    core_->log(LogLevel::kInfo, "runtime", "cache '" + core_->config().cache_dir + "': can be written again");
+  cache_problem_ = problem;
+  return can_mark_;
+}
+
 bool Control::put_on_probation(const ResidentKernel& k) {
   if (k.proven) return true;
-  if (!cache_ || !can_mark_) return false;
+  if (!may_mark()) return false;
   if (cache_->probation().marked(k.ref.id)) return true;
   const Status s = cache_->probation().mark(k.ref, core_->clock().unix_time_ns());
   if (!s.ok())

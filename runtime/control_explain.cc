@@ -165,7 +165,11 @@ Status Control::force_locked(std::string_view kernel) {
 Health Control::health() const {
   std::lock_guard<std::mutex> lock(mutex_);
   Health h;
-  if (probation_mode_) h.reason = startup_.explanation;  // degraded, and well: it serves the library
+  // Degraded, and well: it serves the library.
+  if (probation_mode_)
+    h.reason = startup_.explanation;
+  else if (!core_->config().cache_dir.empty() && !core_->config().disable)
+    h.reason = cache_problem_;
   return h;
 }
 

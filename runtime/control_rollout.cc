@@ -74,7 +74,7 @@ void Control::start_next_rollout(DefinitionState& d, int64_t now_ns) {
   for (auto at = d.waiting.begin(); at != d.waiting.end() && !d.rollout;) {
     const std::shared_ptr<const ResidentKernel> k = *at;
     const rollout::FlapGuard::Answer answer = d.flap.may_challenge(k->id(), now_ns);
-    if (!answer.allowed && answer.not_before_ns != 0) {
+    if ((!answer.allowed && answer.not_before_ns != 0) || (!k->proven && !may_mark())) {
       ++at;
       continue;
     }

@@ -164,6 +164,7 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   request.evaluations_max = config.session_evaluations_max;
   request.target_speedup = config.session_target_speedup;
   request.threads = core_->executor().threads;
+  request.cache_bytes_max = config.cache_bytes_max;
   evolve::WorkerOptions worker;
   worker.program = worker_program_;
   worker.args = config.worker_args;

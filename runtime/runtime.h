@@ -105,7 +105,7 @@ class OpHandle {
 
 struct Health {
   bool ok = true;
-  std::string reason;  // "restart me: device error in kernel ..." when not ok
+  std::string reason;  // not ok: "restart me: device error in kernel ..."; ok: what is degraded, or empty
 };
 
 class Runtime {

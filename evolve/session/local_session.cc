@@ -37,7 +37,7 @@ dispatch::Result<SessionEvent> run_local_session(SessionRequest request, LocalSe
   kernels_cache::CacheOptions cache_options;
   cache_options.root = request.cache_dir;
   cache_options.environment = options.environment;
-  cache_options.bytes_max = options.cache_bytes_max;
+  cache_options.bytes_max = request.cache_bytes_max;
   cache_options.log = options.log;
   auto cache = kernels_cache::KernelCache::open(cache_options);
   if (!cache.ok()) return cache.status();

@@ -25,7 +25,6 @@ struct LocalSessionOptions {
   std::function<bool()> stop;
   std::function<void(const std::string&)> log;  // one line a trouble that does not end the session
   ModelParts model;                             // its skills are opened here, in the cache directory
-  int64_t cache_bytes_max = int64_t{4} << 30;
 };
 
 // The session's last event. Before a session exists: kBusy: another process evolves this Definition (the

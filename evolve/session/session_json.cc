@@ -74,6 +74,7 @@ std::string request_to_json(const SessionRequest& r) {
                {"seed", r.seed},
                {"policy", r.policy},
                {"batch", r.batch},
+               {"cache_bytes_max", r.cache_bytes_max},
                {"resume", r.resume}});
 }
 
@@ -95,7 +96,9 @@ Result<SessionRequest> request_from_json(std::string_view text) {
     j.at("seed").get_to(r.seed);
     j.at("policy").get_to(r.policy);
     j.at("batch").get_to(r.batch);
+    r.cache_bytes_max = j.value("cache_bytes_max", r.cache_bytes_max);  // absent in older stores
     j.at("resume").get_to(r.resume);
+    if (r.cache_bytes_max < 1) return invalid("session request: cache_bytes_max must be at least 1");
     if (r.problems.empty()) return invalid("session request: no problem to optimise for");
     if (!(r.wall_seconds_max > 0) || !std::isfinite(r.wall_seconds_max))
       return invalid("session request: wall_seconds_max must be positive and finite");

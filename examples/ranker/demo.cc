@@ -70,9 +70,7 @@ class Demo {
     stretch_rows_.assign(rows->begin(),
                          rows->begin() + static_cast<ptrdiff_t>(std::min(kStretch, rows->size())));
 
-    std::error_code ignored;
-    std::filesystem::remove_all(o_.out, ignored);
-    std::filesystem::create_directories(o_.out);
+    if (const auto s = empty_directory(); !s.ok()) return fail(s);
     for (auto phase :
          {&Demo::start_cold, &Demo::before, &Demo::tune, &Demo::after, &Demo::restart, &Demo::check}) {
       const auto status = (this->*phase)();
@@ -88,6 +86,15 @@ class Demo {
 
  private:
   using Status = niche::dispatch::Status;
+
+  // Removes what an earlier demo left there, and nothing else: the directory may be any.
+  Status empty_directory() {
+    std::error_code ec;
+    std::filesystem::create_directories(o_.out, ec);
+    for (const char* name : {"cache", "port", "report.html", "report.json", "server.log"})
+      if (!ec) std::filesystem::remove_all(std::filesystem::path(o_.out) / name, ec);
+    return ec ? niche::dispatch::io_error("--out " + o_.out + ": " + ec.message()) : Status();
+  }
 
   double since_start() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   void say(const std::string& text) {

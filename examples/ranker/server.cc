@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -68,6 +70,16 @@ std::string profile(const Weights& weights, Ops& ops, int requests) {
   return json{{"seconds", timing.seconds()}, {"total", total}}.dump();
 }
 
+// What an operator should see; the rest is in /status.
+class TroubleLog final : public niche::dispatch::LogSink {
+ public:
+  void write(niche::dispatch::LogLevel level, std::string_view part, std::string_view text) override {
+    if (level < niche::dispatch::LogLevel::kWarning) return;
+    std::fprintf(stderr, "ranker: %.*s: %.*s\n", static_cast<int>(part.size()), part.data(),
+                 static_cast<int>(text.size()), text.data());
+  }
+};
+
 class Server {
  public:
   Server(niche::Runtime& runtime, const Weights& weights, std::unique_ptr<Ops> ops, int threads)
@@ -120,8 +132,9 @@ class Server {
     std::printf("ranker: listening on 127.0.0.1:%d\n", bound);
     std::fflush(stdout);
     if (!port_file.empty()) {
-      std::ofstream(port_file + ".part") << bound << "\n";
-      std::rename((port_file + ".part").c_str(), port_file.c_str());
+      const std::string part = port_file + ".part";
+      if (!(std::ofstream(part) << bound << std::endl) || std::rename(part.c_str(), port_file.c_str()) != 0)
+        std::fprintf(stderr, "ranker: --port-file %s: %s\n", port_file.c_str(), std::strerror(errno));
     }
     const bool listened = http_.listen_after_bind();
     ended_ = true;
@@ -216,6 +229,7 @@ class Server {
 
 int serve(niche::RuntimeConfig config, const ServerOptions& options) {
   at::set_num_threads(1);
+  if (!config.log) config.log = std::make_shared<TroubleLog>();
   // Signals are taken by one waiting thread; every other thread, niche's included, inherits the block.
   sigset_t signals;
   sigemptyset(&signals);

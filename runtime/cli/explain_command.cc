@@ -31,6 +31,7 @@ int run(const Options& o) {
   if (const Status s = apply_environment(environ, &config); !s.ok()) return fail(s);
   if (!o.cache.empty()) config.cache_dir = o.cache;
   config.cache_read_only = true;
+  config.state_dir.clear();
   config.evolve = false;
   config.http_address.clear();
   auto runtime = Runtime::create(std::move(config));

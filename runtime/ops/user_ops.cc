@@ -45,16 +45,28 @@ Status load_object(const std::string& path, OpRegistry& registry) {
     return unsupported(path + ": exports no " + (abi ? "niche_register_ops" : "niche_op_abi") +
                        "; is NICHE_REGISTER_OPS missing?");
   }
-  if (const std::string theirs = abi(); theirs != op_abi()) {
+  const char* theirs = nullptr;
+  try {
+    theirs = abi();
+  } catch (...) {  // as one that names nothing
+  }
+  if (theirs == nullptr || theirs != op_abi()) {
+    const std::string found = theirs == nullptr ? "nothing" : theirs;  // its text goes with the object
     dlclose(object);
-    return unsupported(path + ": built for '" + theirs + "', this niche is '" + op_abi() +
+    return unsupported(path + ": built for '" + found + "', this niche is '" + op_abi() +
                        "': build it again");
   }
   // Into a registry of its own first, so that a failure half-way adds nothing. From here on the object stays
   // loaded.
   OpRegistry own;
   Status status;
-  add(&own, &status);
+  try {
+    add(&own, &status);
+  } catch (const std::exception& e) {
+    status = invalid(std::string("threw while it registered: ") + e.what());
+  } catch (...) {
+    status = invalid("threw while it registered");
+  }
   if (!status.ok()) return at_path(path, status);
   if (own.all().empty()) return invalid(path + ": registers no operator");
   for (const auto& op : own.all())
