@@ -62,7 +62,15 @@ dispatch::Result<ScratchDir> ScratchDir::make(std::string parent) {
       if (errno == ENOENT) continue;
       return dispatch::errno_status("open " + name);
     }
-    if (::flock(fd, LOCK_EX) == 0 && is_still(name, fd)) {
+    int locked = ::flock(fd, LOCK_EX);
+    while (locked != 0 && errno == EINTR) locked = ::flock(fd, LOCK_EX);
+    if (locked != 0) {
+      const dispatch::Status s = dispatch::errno_status("lock " + name);
+      ::close(fd);
+      ::rmdir(name.c_str());
+      return s;
+    }
+    if (is_still(name, fd)) {
       d.path_ = std::move(name);
       d.fd_ = fd;
       return d;

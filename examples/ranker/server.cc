@@ -27,8 +27,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kWaitingMax = 1024;
-constexpr int kHttpThreads = 256;  // a connection holds one as long as it lives
-constexpr int kKeepAliveSeconds = 600;
+constexpr int kHttpThreads = 256;     // a connection holds one as long as it lives
+constexpr int kKeepAliveSeconds = 5;  // stop() waits for it
 
 // A whole number of `body` within [lo, hi], or a message that names the field.
 std::optional<int64_t> whole(const json& body, const char* name, int64_t lo, int64_t hi, std::string* error) {
@@ -92,7 +92,6 @@ class Server {
     });
     http_.set_tcp_nodelay(true);
     http_.set_keep_alive_max_count(1'000'000);
-    // A client that reuses a connection just as the server gives it up sees a failed request: outlast a trace's pauses.
     http_.set_keep_alive_timeout(kKeepAliveSeconds);
     http_.set_payload_max_length(64 << 10);
     http_.Post("/rank", [this](const httplib::Request& q, httplib::Response& a) { rank_one(q, a); });

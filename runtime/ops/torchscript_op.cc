@@ -1,5 +1,6 @@
 #include "runtime/ops/torchscript_op.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/randint_like.h>
@@ -93,6 +94,7 @@ class TorchScriptOp final : public OpSpec {
   // Results in the order of the schema's outputs; throws where the reference gives something else.
   std::vector<at::Tensor> run(const Definition& d, const at::Tensor* t) const;
   Status check_results(const Problem& p, const std::vector<at::Tensor>& results) const;
+  Status check_effects(const Problem& p, const TensorList& inputs) const;
   Status find_precision(const Problem& p, TensorList& inputs);
   void choose_tolerance(double scale, double precision);
 
@@ -316,6 +318,32 @@ double changed(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& 
   return all > 0 ? differ / all : 0;
 }
 
+// Its results are as declared and the same twice, and it writes to nothing but what it says it updates: live calls
+// run on the caller's own tensors.
+Status TorchScriptOp::check_effects(const Problem& p, const TensorList& inputs) const {
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+    return at::allclose(a.to(at::kDouble), b.to(at::kDouble), 0, 0, /*equal_nan=*/true);
+  };
+  std::vector<at::Tensor> before;
+  for (int turn = 0; turn < 2; ++turn) {
+    TensorList own;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].defined()) own[i] = inputs[i].clone();
+    std::vector<at::Tensor> results = run(*p.definition, own.data());
+    NICHE_RETURN_IF_ERROR(check_results(p, results));
+    for (size_t i = 0; i < schema_->args.size(); ++i)
+      if (inputs[i].defined() && schema_->args[i].role == ArgRole::kIn && !same(own[i], inputs[i]))
+        return unsupported(where() + "the reference changes its input '" + schema_->args[i].name +
+                           "', which niche.updates does not name");
+    for (at::Tensor& r : results) r = r.clone();
+    for (size_t o = 0; o < before.size(); ++o)
+      if (!same(before[o], results[o]))
+        return unsupported(where() + "the reference gives other results for the same inputs");
+    before = std::move(results);
+  }
+  return {};
+}
+
 Status TorchScriptOp::find_precision(const Problem& p, TensorList& inputs) {
   const auto wide = [&](double change) {
     TensorList t;
@@ -396,10 +424,7 @@ Status TorchScriptOp::probe(const Definition& d) {
                        0});
     }
     NICHE_RETURN_IF_ERROR(make_inputs(p, 0, 1, views));
-    TensorList own;
-    for (size_t i = 0; i < t.size(); ++i)
-      if (t[i].defined()) own[i] = t[i].clone();
-    NICHE_RETURN_IF_ERROR(check_results(p, run(d, own.data())));
+    NICHE_RETURN_IF_ERROR(check_effects(p, t));
     return find_precision(p, t);
   } catch (const std::exception& e) {
     return unsupported(where() + "the reference failed on a small problem (" + p.to_string() +

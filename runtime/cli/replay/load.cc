@@ -13,6 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A connection that was idle for longer is opened anew.
+constexpr double kIdleSecondsMax = 1;
+
 LoadResult run(const std::vector<RequestSpec>& requests, const LoadOptions& o, bool paced) {
   LoadResult result;
   result.latency_ms.reserve(requests.size());
@@ -29,6 +32,7 @@ LoadResult run(const std::vector<RequestSpec>& requests, const LoadOptions& o, b
     const auto timeout = static_cast<time_t>(std::ceil(o.timeout_s));
     http.set_connection_timeout(timeout);
     http.set_read_timeout(timeout);
+    double used_s = now_s();
     for (;;) {
       const size_t i = next.fetch_add(1, std::memory_order_relaxed);
       if (i >= requests.size() || stopped()) return;
@@ -42,8 +46,10 @@ LoadResult run(const std::vector<RequestSpec>& requests, const LoadOptions& o, b
       ResponseSample s;
       s.request = q;
       s.scheduled_s = paced ? q.arrival_s : now_s();
+      // A server may give up an idle connection just as it is used again; that would look like a failed request.
+      if (s.scheduled_s - used_s > kIdleSecondsMax) http.stop();
       const auto answer = http.Post(o.path, request_body(q), "application/json");
-      s.finished_s = now_s();
+      s.finished_s = used_s = now_s();
       s.latency_ms = (s.finished_s - s.scheduled_s) * 1e3;
       s.http_status = answer ? answer->status : 0;
       static const std::string none;

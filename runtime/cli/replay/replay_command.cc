@@ -62,6 +62,11 @@ class Progress {
 };
 
 int run(const Options& o) {
+  if (o.sizes.length_min > o.sizes.length_max) {
+    std::fprintf(stderr, "niche replay: --length-min %d is above --length-max %d\n", o.sizes.length_min,
+                 o.sizes.length_max);
+    return 2;
+  }
   const auto rows = read_trace(o.trace, o.requests);
   if (!rows.ok()) {
     std::fprintf(stderr, "niche replay: %s\n", rows.status().to_string().c_str());
@@ -115,9 +120,9 @@ void add_replay_command(CLI::App& app, int* exit_code) {
   c->add_option("--length-min", o->sizes.length_min, "shortest history")->check(CLI::Range(2, 512));
   c->add_option("--length-max", o->sizes.length_max, "longest history")->check(CLI::Range(2, 512));
   c->add_option("--tokens-per-event", o->sizes.tokens_per_event, "ContextTokens an event of the history")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.01, 1e6));
   c->add_option("--tokens-per-candidate", o->sizes.tokens_per_candidate, "GeneratedTokens a candidate")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.01, 1e6));
   c->add_option("--json", o->json_file, "write the result there too");
   c->callback([o, exit_code] { *exit_code = run(*o); });
 }

@@ -32,7 +32,7 @@ std::optional<double> parse_time(const std::string& text) {
   if (std::sscanf(text.c_str(), "%4d-%2d-%2d%*1[ T]%2d:%2d:%lf%n", &y, &mo, &d, &h, &mi, &s, &used) != 6)
     return {};
   if (used != static_cast<int>(text.size()) || mo < 1 || mo > 12 || d < 1 || d > 31 || h > 23 || mi > 59 ||
-      s >= 61)
+      !(s >= 0 && s < 61))
     return {};
   return static_cast<double>(days_from_civil(y, mo, d)) * 86400.0 + h * 3600.0 + mi * 60.0 + s;
 }

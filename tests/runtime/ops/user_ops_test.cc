@@ -111,6 +111,33 @@ TEST(TorchScriptOp, IntegerInputsNeedARangeAndStayInsideIt) {
   EXPECT_NE(s.message().find("'rows'"), std::string::npos) << s.message();
 }
 
+// Live calls run on the caller's own tensors: what is written in silence would be lost to its owner.
+TEST(TorchScriptOp, AReferenceThatWritesToAnInputOrIsRandomIsRefused) {
+  const std::string honest = R"json({
+    "name": "twice", "op_type": "twice", "axes": {"M": {"type": "var"}},
+    "inputs": {"x": {"shape": ["M"], "dtype": "float32"}}, "outputs": {"y": {"shape": ["M"], "dtype": "float32"}},
+    "reference": "def run(x):\n    return x * 2\n"
+  })json";
+  ASSERT_TRUE(make_torchscript_op(honest).ok());
+  const Status writes = make_torchscript_op(replaced(honest, "return x * 2", "return x.mul_(2)")).status();
+  EXPECT_EQ(writes.code(), Code::kUnsupported);
+  EXPECT_NE(writes.message().find("changes its input 'x'"), std::string::npos) << writes.message();
+  const Status random = make_torchscript_op(replaced(honest, "x * 2", "x * torch.rand_like(x)")).status();
+  EXPECT_EQ(random.code(), Code::kUnsupported);
+  EXPECT_NE(random.message().find("other results"), std::string::npos) << random.message();
+}
+
+TEST(TorchScriptOp, AMisspeltKeyIsNamed) {
+  const Status s = make_torchscript_op(R"json({
+    "name": "twice", "op_type": "twice", "axes": {"M": {"type": "var"}},
+    "inputs": {"x": {"shape": ["M"], "dtype": "float32"}}, "outputs": {"y": {"shape": ["M"], "dtype": "float32"}},
+    "reference": "def run(x):\n    return x * 2\n", "niche": {"updatess": ["x"]}
+  })json")
+                       .status();
+  EXPECT_EQ(s.code(), Code::kInvalid);
+  EXPECT_NE(s.message().find("'updatess'"), std::string::npos) << s.message();
+}
+
 TEST(TorchScriptOp, UpdatesInPlaceDerivedAxesAndAttributes) {
   const std::string op_text = R"json({
     "name": "roll", "op_type": "roll",
