@@ -408,6 +408,13 @@ Result<std::string> KernelCache::commit(const KernelRecord& record) {
   }
   const Status written = kernels_->write_atomic(id.file_name(), {*bytes});
   if (!written.ok()) return fail(written);
+  // A new verdict is the re-verification that a held kernel waits for. kNotFound: nothing but another
+  // process's scan holds it, and that ends by itself.
+  if (standings_->state(id) == StandingState::kHeld) {
+    const Status cleared = standings_->clear_hold(kernel_ref(record), now());
+    if (!cleared.ok() && cleared.code() != dispatch::Code::kNotFound && options_.log)
+      options_.log("kernels_cache: " + record.name + " stays held: " + cleared.to_string());
+  }
 
   IndexEntry e = entry_of(record, size);
   if (const auto it = slots_.find(id); it != slots_.end()) {

@@ -131,6 +131,7 @@ Status StandingStore::clear_hold(const KernelRef& kernel, int64_t now) {
   const Status removed = directory_->remove(file_of(kernel.id, StandingState::kHeld));
   if (!removed.ok() && removed.code() != dispatch::Code::kNotFound) return removed;
   it->second = StandingState::kCleared;
+  unsaved_.erase(kernel.id);  // a hold that the disk refused must not come back with the next refresh()
   return {};
 }
 

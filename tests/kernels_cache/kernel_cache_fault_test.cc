@@ -190,6 +190,20 @@ TEST_F(KernelCacheFault, AQuarantineThatCannotBeWrittenHoldsAndIsWrittenLater) {
   EXPECT_EQ(other->standings().find(kernel_id(test_record(1)))->reason, "fault");
 }
 
+TEST_F(KernelCacheFault, AHoldThatCouldNotBeWrittenDoesNotOutliveItsReverification) {
+  auto cache = open(faulty_options(scratch_.path() + "/cache"));
+  const KernelRecord record = test_record(1);
+  ASSERT_TRUE(cache->commit(record).ok());
+  files_.arm(FaultyFiles::Fault::kCrash, 1);
+  ASSERT_FALSE(cache->standings().hold(kernel_ref(record), "crash", "run-1", now_).ok());
+  EXPECT_EQ(cache->standings().state(kernel_id(record)), StandingState::kHeld);
+  files_.arm(FaultyFiles::Fault::kNone, 0);
+  ASSERT_TRUE(cache->commit(record).ok());
+  cache->refresh();  // writes again what the disk refused
+  EXPECT_EQ(cache->standings().state(kernel_id(record)), StandingState::kCleared);
+  EXPECT_TRUE(cache->load(kernel_id(record)));
+}
+
 TEST_F(KernelCacheFault, AMarkThatIsNotDurableForbidsServing) {
   auto cache = open(faulty_options(scratch_.path() + "/cache"));
   ASSERT_TRUE(cache->probation().begin_run(now_).ok());
