@@ -27,7 +27,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kWaitingMax = 1024;
-constexpr int kHttpThreads = 256;     // a connection holds one as long as it lives
+constexpr int kHttpThreads = 256;  // a connection holds one as long as it lives
+constexpr int kBacklog = 1024;
 constexpr int kKeepAliveSeconds = 5;  // stop() waits for it
 
 // A whole number of `body` within [lo, hi], or a message that names the field.
@@ -86,9 +87,10 @@ class Server {
       : runtime_(runtime), weights_(weights), ops_(std::move(ops)), queue_(threads, kWaitingMax) {
     http_.new_task_queue = [] { return new httplib::ThreadPool(kHttpThreads); };
     // httplib's default lets a second server listen on the same port, each getting some of the requests.
-    http_.set_socket_options([](socket_t s) {
+    http_.set_socket_options([this](socket_t s) {
       const int yes = 1;
       ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+      listener_ = s;
     });
     http_.set_tcp_nodelay(true);
     http_.set_keep_alive_max_count(1'000'000);
@@ -128,6 +130,9 @@ class Server {
       ended_ = true;
       return false;
     }
+    // httplib's queue of five drops connections of a burst: they retry after a second, or are reset.
+    if (::listen(listener_, kBacklog) != 0)
+      std::fprintf(stderr, "ranker: a backlog of %d: %s\n", kBacklog, std::strerror(errno));
     std::printf("ranker: listening on 127.0.0.1:%d\n", bound);
     std::fflush(stdout);
     if (!port_file.empty()) {
@@ -221,6 +226,7 @@ class Server {
   std::unique_ptr<Ops> ops_;
   InferenceQueue queue_;
   httplib::Server http_;
+  socket_t listener_ = -1;
   std::atomic<bool> ended_{false};
 };
 

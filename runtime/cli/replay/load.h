@@ -34,7 +34,7 @@ struct LoadOptions {
 
 struct LoadResult {
   int64_t sent = 0;
-  int64_t failed = 0;  // no answer, or a status other than 200
+  int64_t failed = 0;         // no answer, or a status other than 200
   std::string first_failure;  // "request 12: status 503" or why there was no answer; empty for none
   double seconds = 0;
   std::vector<double> latency_ms;  // of the answered, unordered
