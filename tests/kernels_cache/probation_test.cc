@@ -242,23 +242,6 @@ TEST_F(ProbationTest, AQuarantineReachesOtherProcessesAtTheirNextRefresh) {
   EXPECT_EQ(b->standings().state(kKernel.id), StandingState::kClear);
 }
 
-TEST_F(ProbationTest, ACommitIsTheReverificationThatAHeldKernelWaitsFor) {
-  auto cache = open();
-  ASSERT_TRUE(cache->commit(test_record(1)).ok());
-  for (int time = 1; time < StandingStore::kHoldsMax; ++time) {
-    ASSERT_TRUE(cache->standings().hold(kKernel, "crash", "run-" + std::to_string(time), now_).ok());
-    ASSERT_FALSE(cache->load(kKernel.id));
-    ASSERT_TRUE(cache->commit(test_record(1)).ok());
-    EXPECT_EQ(cache->standings().state(kKernel.id), StandingState::kCleared);
-    EXPECT_TRUE(cache->load(kKernel.id));
-    EXPECT_TRUE(open()->load(kKernel.id)) << "durably";
-  }
-  // Holds are counted over re-verifications: a kernel that crashes again and again does not come back.
-  ASSERT_TRUE(cache->standings().hold(kKernel, "crash", "run-last", now_).ok());
-  EXPECT_EQ(cache->commit(test_record(1)).status().code(), dispatch::Code::kUnsupported);
-  EXPECT_FALSE(cache->load(kKernel.id));
-}
-
 TEST_F(ProbationTest, StandingsAreBounded) {
   // Names alone carry the state: the files can be made without their contents, which keeps this test quick.
   auto cache = open();
