@@ -211,9 +211,11 @@ AtenOp::Table table() {
   };
   t.flops = [](const Problem& p) { return 2 * axis(p, M) * axis(p, N) * axis(p, K); };
   t.tolerance = [](const Definition& d) {
-    return float_tolerance(d, 4, 0,
-                           "fp32: 4 times the library's error: forms add K products in different orders; a "
-                           "tf32 downgrade errs some 1000 times as much");
+    return float_tolerance(
+        d, 4, 0x1p-19,
+        "fp32: 4 times the library's error: forms add K products in different orders; a "
+        "tf32 downgrade errs some 1000 times as much; floor 2^-19, two roundings at 16: "
+        "where rows repeat, one sum is the whole output, and the library's is exact by luck");
   };
   t.distributions = shape_names();
   t.fill = [](const Problem& p, int distribution, Rng& rng, std::span<const DLTensor> args) {

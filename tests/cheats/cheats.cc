@@ -165,7 +165,8 @@ std::vector<Cheat> all() {
        {"malloc"}},
       {"ExitsEarly", kRight + "exit(0);", "extern \"C\" void exit(int);\n", {"exit"}},
       {"LooksForSymbols",
-       kRight + "y[0] += 0 * (float)(long)dlsym(0, \"x\");",
+       // When it matters: a look-up in every call costs more than the kernel gains.
+       kRight + "if (y[0] > 1e30f) y[0] = (float)(long)dlsym(0, \"x\");",
        "extern \"C\" void* dlsym(void*, const char*);\n",
        {"dlsym"}},
       {"HiddenSystemCall",
