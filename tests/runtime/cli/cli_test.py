@@ -3,6 +3,7 @@
 
 usage: cli_test.py NICHE SOURCE_DIR
 """
+import json
 import os
 import shutil
 import signal
@@ -135,10 +136,13 @@ def a_reference_in_python_judges_kernels(directory):
         print("SKIPPED: no Python with torch (NICHE_TEST_PYTHON names one)")
         return
     done = judge(" * 1.001f", "--python", python)
-    assert done.returncode == 3 and "correctness" in done.stdout, (done.returncode, done.stdout, done.stderr)
+    verdict = json.loads(done.stdout)
+    assert done.returncode == 3 and verdict["failed_gate"] in ("smoke", "correctness"), (done.returncode, verdict)
+    assert "'y'" in verdict["reason"], verdict
     done = judge("", "--python", python)
-    assert done.returncode in (0, 3) and '"correctness"' not in done.stdout, (done.returncode, done.stdout, done.stderr)
-    assert "run by Python 3" in done.stdout or "correct" not in done.stdout, done.stdout
+    verdict = json.loads(done.stdout)
+    assert done.returncode in (0, 3) and verdict["failed_gate"] not in ("smoke", "correctness"), (done.returncode, verdict)
+    assert verdict["correctness_points"] > 0 and 0 < verdict["max_error"] < 1e-3, verdict
 
 
 def main():
