@@ -132,6 +132,7 @@ dispatch::Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::strin
   impl->server.set_idle_interval(kLookEvery);
   impl->server.set_read_timeout(kSilenceSeconds);
   impl->server.set_write_timeout(kSilenceSeconds);
+  impl->server.set_keep_alive_timeout(kSilenceSeconds);  // counts for the first request too
   impl->server.set_keep_alive_max_count(1);  // a thread for each request in turn, not for each client
   // httplib's default lets a second process listen on the same port, each getting some of the requests.
   impl->server.set_socket_options([](socket_t s) {

@@ -295,6 +295,7 @@ void PythonReference::stop() {
   impl_->adopt();
   impl_->process.reset();
   impl_->room.reset();
+  impl_->death = {};
 }
 
 std::string PythonReference::version() const {

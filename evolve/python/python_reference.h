@@ -43,7 +43,7 @@ class PythonReference {
   // interpreter, none with torch, or a reference that does not load or takes other parameters; kIo, kCorrupt: see
   // PythonProcess. Called by run() where need be.
   dispatch::Status start();
-  // Ends the interpreter; a later use starts another.
+  // Ends the interpreter, or forgets that it failed; a later use starts another.
   void stop();
   // "Python 3.11.2, torch 2.11.0"; empty before start().
   std::string version() const;

@@ -40,9 +40,9 @@ inline std::shared_ptr<const OpSchema> scaled_schema() {
 
 // One call: inputs, and room for what the reference gives of them.
 struct ScaledCall {
-  explicit ScaledCall(int64_t rows, int64_t columns = 4) {
+  explicit ScaledCall(int64_t rows, int64_t columns = 4, double shift = 3) {
     const auto schema = scaled_schema();
-    auto d = Definition::make(schema, kF32, {{"N", columns}});
+    auto d = Definition::make(schema, kF32, {{"N", columns}}, {{"shift", shift}});
     EXPECT_TRUE(d.ok()) << d.status().to_string();
     problem.definition = *d;
     problem.axes[0] = rows, problem.axes[1] = columns;
