@@ -87,8 +87,8 @@ class Parser {
     p.symbol = w[1];
     for (size_t i = 2; i < w.size(); ++i) {
       if (w[i].rfind("parallel_min=", 0) == 0) {
-        if (!parse_int(w[i].substr(13), p.parallel_min_tasks))
-          return refuse("phase: bad number in '" + w[i] + "'");
+        if (!parse_int(w[i].substr(13), p.parallel_min_tasks) || p.parallel_min_tasks < 1)
+          return refuse("phase: '" + w[i] + "': a number of tasks, at least 1, is needed");
       } else if (w[i].rfind("tasks=", 0) == 0) {
         NICHE_RETURN_IF_ERROR(factors(w[i].substr(6), p));
       } else {

@@ -37,9 +37,9 @@ std::string trace_dtype(DLDataType t) {
 }
 
 // What may stand under "niche", here or in a user's operator (runtime/ops/user_document.h).
-constexpr std::array<std::string_view, 12> kNicheKeys{"dtype",  "constants", "updates", "optional",
-                                                      "attrs",  "derived",   "derive",  "range",
-                                                      "sorted", "scale",     "flops",   "tolerance"};
+constexpr std::array<std::string_view, 13> kNicheKeys{"dtype",   "constants", "updates", "optional", "attrs",
+                                                      "derived", "derive",    "range",   "sorted",   "scale",
+                                                      "flops",   "tolerance", "fallback"};
 
 // Reads one document; the first error stays in `status` and stops the rest.
 class Reader {

@@ -1,5 +1,6 @@
 // SignTest: a sequential test of "A is slower than B" on paired times, valid at any time it is looked at,
-// whatever the noise. Used by the evaluator in the laboratory and by the rollout controller on live traffic.
+// whatever the noise. Used by the evaluator; live traffic, whose noise hides small differences from it, is judged by
+// runtime/rollout/evidence.h.
 //
 // Each pair is a bet on which side was quicker; the order within a pair must have been random. E-values mix
 // five betting fractions: E_n = 1/5 sum_g prod_i (p_g / 0.5)^win ((1 - p_g) / 0.5)^loss, p_g in {.6, .7, .8,

@@ -32,6 +32,7 @@ struct SessionRequest {
   std::string cache_dir;   // kernels_cache directory: verified kernels are committed there by the worker
   std::string store_path;  // SQLite file with the search tree
   std::vector<std::string> op_libraries;  // shared objects and JSON Definitions to load, as the server did
+  std::string python_program;  // runs references in Python (evolve/python/find_python.h); empty: python3
   double wall_seconds_max = 20;
   int evaluations_max = 400;
   double target_speedup = 0;                   // 0: none
@@ -92,8 +93,7 @@ class WorkerClient {
   virtual int pid() const = 0;
 };
 
-// Finds the worker program by DESIGN's order: `configured`, beside libniche, on PATH. kNotFound lists where
-// it looked.
+// Finds the worker program: `configured`, else beside libniche, else on PATH. kNotFound lists where it looked.
 dispatch::Result<std::string> find_worker_program(const std::string& configured);
 
 }  // namespace niche::evolve

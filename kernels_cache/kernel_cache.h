@@ -51,6 +51,13 @@ struct CacheOptions {
   Files* files = nullptr;                       // default: posix_files()
 };
 
+// Where the directory stands that a KernelCache holds open.
+enum class Place : uint8_t {
+  kHere,      // where its path says
+  kReplaced,  // its path names another directory now
+  kGone,      // its path names nothing: it was renamed or removed
+};
+
 struct CacheCounters {
   std::array<uint64_t, kMissReasonCount> misses{};  // by MissReason
   uint64_t loaded = 0;
@@ -87,12 +94,19 @@ class KernelCache {
   // when nothing changed; reads each new entry's record.
   Changes refresh();
 
+  // Everything goes through held descriptors: a directory that is renamed stays readable and writable here, and is
+  // read by nobody else any more. Who finds it so opens another KernelCache. Two opens and stats.
+  Place place() const;
+
   // ---- writing
   // Durable when it returns; gives the entry's file name. Requires a verdict of now: a kernel that was held
   // back for re-verification is held no longer. kInvalid: the record; kUnsupported: quarantined or read-only;
   // kIo: the disk (nothing changed).
   dispatch::Result<std::string> commit(const KernelRecord& record);
   dispatch::Status remove(const KernelId& id);
+  // Copies a kernel of `from`, a cache of the same environment, unless it is here already or something stands against
+  // it. kNotFound: `from` cannot give it any more; else as commit().
+  dispatch::Status copy(const KernelId& id, KernelCache& from);
   // Adds to counters in memory; flush() merges them with other processes' into the index.
   void count_served(const KernelId& id, int64_t calls);
   void set_proven(const KernelId& id);  // probation served

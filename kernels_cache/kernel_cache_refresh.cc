@@ -1,4 +1,6 @@
-// KernelCache::refresh: what other processes wrote and removed since the last look.
+// KernelCache::refresh: what other processes wrote and removed since the last look; place: whether they can.
+#include <fcntl.h>
+
 #include <unordered_set>
 #include <utility>
 
@@ -21,6 +23,19 @@ KernelCache::Changes KernelCache::refresh() {
   if (!standings.ok()) note_miss({MissReason::kIo, standings.message()});
   refresh_locked(/*force=*/false);
   return std::exchange(unreported_, {});
+}
+
+Place KernelCache::place() const {
+  const auto look = [this](const Directory& held) {
+    auto fd = files_.open(AT_FDCWD, held.path(), O_RDONLY | O_DIRECTORY, 0);
+    if (!fd.ok()) return fd.status().code() == dispatch::Code::kNotFound ? Place::kGone : Place::kHere;
+    const OwnedFd there(files_, *fd);
+    const auto named = files_.stat(there.get()), ours = files_.stat(held.fd());
+    if (!named.ok() || !ours.ok()) return Place::kHere;  // the disk fails: nothing is known
+    return named->st_dev == ours->st_dev && named->st_ino == ours->st_ino ? Place::kHere : Place::kReplaced;
+  };
+  const Place home = look(home_);
+  return home != Place::kHere || !kernels_ ? home : look(*kernels_);
 }
 
 void KernelCache::refresh_locked(bool force) {

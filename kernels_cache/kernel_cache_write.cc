@@ -78,6 +78,21 @@ Result<std::string> KernelCache::commit(const KernelRecord& record) {
   return id.file_name();
 }
 
+Status KernelCache::copy(const KernelId& id, KernelCache& from) {
+  if (standings_->state(id) >= StandingState::kHeld)
+    return dispatch::unsupported(id.file_name() + " is " + standing_name(standings_->state(id)));
+  {
+    const std::lock_guard lock(mutex_);
+    if (slots_.contains(id)) return {};
+  }
+  Miss miss;
+  const auto record = from.load(id, Part::kRecordAndArtefact, &miss);
+  if (!record) return dispatch::not_found(miss.text);
+  const auto committed = commit(*record);
+  if (committed.ok() && from.proven(id)) set_proven(id);
+  return committed.status();
+}
+
 void KernelCache::evict_locked(const KernelId& newcomer, int64_t newcomer_bytes) {
   const auto own = slots_.find(newcomer);
   const int64_t replaced = own == slots_.end() ? 0 : own->second.entry.bytes;

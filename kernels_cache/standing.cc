@@ -135,6 +135,20 @@ Status StandingStore::clear_hold(const KernelRef& kernel, int64_t now) {
   return {};
 }
 
+Status StandingStore::adopt(const StandingStore& from) {
+  Status first;
+  for (const Standing& s : from.list()) {
+    if (s.state < StandingState::kHeld) continue;
+    const std::lock_guard lock(mutex_);
+    const auto known = states_.find(s.id);
+    if (known != states_.end() && known->second >= s.state) continue;
+    const Status taken =
+        apply({{s.id, s.definition, s.kernel}, s.state, s.reason, "", s.times_held, s.when_unix_ns});
+    if (first.ok()) first = taken;
+  }
+  return first;
+}
+
 Status StandingStore::forget(const KernelId& id) {
   const std::lock_guard lock(mutex_);
   if (!directory_) return dispatch::unsupported("the cache is read-only");

@@ -67,6 +67,8 @@ class StandingStore {
   // Held in this process alone, until the next call: kernels whose marks another process is reading right
   // now.
   void set_suspects(const std::vector<KernelRef>& kernels);
+  // Takes over what `from` knows against kernels and this one does not. The first failure, after all were tried.
+  dispatch::Status adopt(const StandingStore& from);
   // Forgets everything about it (an operator's decision, or age).
   dispatch::Status forget(const KernelId& id);
 

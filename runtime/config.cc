@@ -40,6 +40,8 @@ const Field kFields[] = {
     {"worker_program", &RuntimeConfig::worker_program, 0, 0,
      "the niche program; empty: beside libniche, then PATH"},
     {"worker_args", &RuntimeConfig::worker_args, 0, 0, "its arguments"},
+    {"python_program", &RuntimeConfig::python_program, 0, 0,
+     "interpreter with torch for references in Python; empty: python3 on PATH"},
     {"sessions_max", &RuntimeConfig::sessions_max, 1, 64, "sessions at a time"},
     {"session_seconds_max", &RuntimeConfig::session_seconds_max, 0.1, 86400, "wall time of one session"},
     {"session_evaluations_max", &RuntimeConfig::session_evaluations_max, 1, 1e6,

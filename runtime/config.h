@@ -58,6 +58,7 @@ struct RuntimeConfig {
   bool evolve = true;
   std::string worker_program;  // empty: beside libniche, then PATH
   std::vector<std::string> worker_args = {"worker"};
+  std::string python_program;  // runs references in Python, in workers alone; empty: python3 on PATH
   int sessions_max = 1;
   double session_seconds_max = 20;
   int session_evaluations_max = 400;

@@ -135,8 +135,10 @@ void Control::tick(int64_t now_ns) {
   plan(now_ns);
   if (now_ns - last_refresh_ns_ > seconds(2)) {
     last_refresh_ns_ = now_ns;
+    look_after_cache_place();
     find_new_records();
   }
+  force_what_arrived(now_ns);
   if (now_ns - last_bindings_ns_ > seconds(1)) {
     last_bindings_ns_ = now_ns;
     check_bindings();

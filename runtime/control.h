@@ -111,7 +111,7 @@ class Control {
              quarantines = 0;
     uint64_t shadow_matched = 0, shadow_mismatched = 0, shadow_skipped = 0, stale_bindings = 0,
              refused_kernels = 0;
-    uint64_t publish_waits = 0;
+    uint64_t publish_waits = 0, cache_moves = 0;
   };
   struct FormJob {
     uint32_t definition;
@@ -129,6 +129,9 @@ class Control {
 
   // control_cache.cc
   void open_cache();
+  // Notices a cache directory that was renamed, replaced or removed, and opens the one at its path.
+  void look_after_cache_place();
+  void move_to(std::unique_ptr<kernels_cache::KernelCache> cache);
   void warm_start(DefinitionState& d);
   // Null: a miss, refused, or tried before; noted for explain.
   std::shared_ptr<const ResidentKernel> load_kernel(DefinitionState& d, const kernels_cache::KernelId& id);
@@ -161,6 +164,7 @@ class Control {
   std::shared_ptr<const dispatch::Kernel> resolve(uint64_t kernel_id) const;
 
   dispatch::Status force_locked(std::string_view kernel);
+  void force_what_arrived(int64_t now_ns);
 
   // control_rollout.cc
   void drive_rollouts(int64_t now_ns);
@@ -187,6 +191,9 @@ class Control {
   mutable std::mutex mutex_;
   std::unique_ptr<kernels_cache::KernelCache> cache_;
   std::string cache_problem_;  // why there is no cache, or why it cannot be written
+  bool cache_lost_ = false;    // the directory is not where its path says
+  // Of caches whose directory was lost: counters only grow.
+  kernels_cache::CacheCounters earlier_cache_counters_;
   kernels_cache::StartupReport startup_;
   bool can_mark_ = false;  // probation marks are possible
   int64_t mark_again_ns_ = 0;
@@ -206,6 +213,7 @@ class Control {
   std::map<uint32_t, std::unique_ptr<SessionRunner>> sessions_;  // by Definition
   double ended_sessions_cpu_ = 0, running_sessions_cpu_ = 0;
   std::string forced_;
+  int64_t force_due_ns_ = 0;  // the forced kernel arrived, or could not be put on probation: (again) then; 0: never
   Counters counters_;
   std::deque<Event> events_;  // at most kEventsMax
   int64_t started_ns_ = 0, last_shadow_refill_ns_ = 0, last_bindings_ns_ = 0, last_flush_ns_ = 0,

@@ -1,6 +1,7 @@
 // Control's dealings with kernels_cache: opening, warm start, probation, quarantine, records that others
 // commit.
 #include <algorithm>
+#include <utility>
 
 #include "runtime/control.h"
 #include "runtime/handle_state.h"
@@ -29,7 +30,6 @@ void Control::open_cache() {
     core_->log(LogLevel::kError, "runtime", "cache: " + cache_problem_);
     return;
   }
-  if (environment->compiler.empty()) adopt_written_compiler(config.cache_dir, &*environment);
   kernels_cache::CacheOptions options;
   options.root = config.cache_dir;
   options.environment = *environment;
@@ -55,6 +55,67 @@ void Control::open_cache() {
     probation_mode_ = true;
     (void)core_->dispatcher().publisher().set_mode(dispatch::SnapshotMode::kProbation);
   }
+}
+
+void Control::look_after_cache_place() {
+  if (!cache_) return;
+  const kernels_cache::Place place = cache_->place();
+  if (place == kernels_cache::Place::kHere) {
+    if (std::exchange(cache_lost_, false)) {
+      cache_problem_.clear();
+      event("cache found", "", cache_->home().path() + " is there again", LogLevel::kWarning);
+    }
+    return;
+  }
+  const std::string what =
+      cache_->home().path() + (place == kernels_cache::Place::kGone ? " was renamed or removed"
+                                                                    : " was replaced by another directory");
+  if (!std::exchange(cache_lost_, true)) {
+    ++counters_.cache_moves;
+    event("cache lost", "", what + "; what serves goes on from memory", LogLevel::kError);
+    for (const auto& [id, s] : sessions_) s->stop();  // their kernels would go where nobody looks
+  }
+  auto cache = KernelCache::open(cache_->options());
+  if (!cache.ok()) {
+    cache_problem_ = what + ", and no other can be opened: " + cache.status().to_string();
+    return;
+  }
+  cache_lost_ = false;
+  move_to(*std::move(cache));
+}
+
+// What stands against kernels, what is on probation and what serves moves along; a removed directory gives no
+// artefacts, so that its kernels serve from memory until this process ends.
+void Control::move_to(std::unique_ptr<KernelCache> cache) {
+  const std::unique_ptr<KernelCache> old = std::exchange(cache_, std::move(cache));
+  if (can_mark_) (void)old->probation().end_run();
+  can_mark_ = false;
+  mark_again_ns_ = 0;
+  cache_problem_.clear();
+  const kernels_cache::CacheCounters counted = old->counters();
+  for (size_t i = 0; i < counted.misses.size(); ++i) earlier_cache_counters_.misses[i] += counted.misses[i];
+  // Marks of processes that died while they used this directory. It was not us: no fallbacks alone.
+  const auto found = cache_->probation().startup_scan(cache_->standings(), core_->clock().unix_time_ns());
+  if (!found.held.empty()) core_->log(LogLevel::kWarning, "runtime", found.explanation);
+  if (const Status s = cache_->standings().adopt(old->standings()); !s.ok())
+    core_->log(LogLevel::kWarning, "runtime", "quarantines hold in this process alone: " + s.to_string());
+  int copied = 0, left = 0;
+  for (auto& [id, d] : definitions_) {
+    d->known_records.clear();
+    d->flushed_calls.clear();
+    for (const auto& [kernel_id, k] : d->residents) {
+      d->known_records.insert(k->ref.id);
+      const bool answers = d->board.serves(kernel_id) || d->board.challenges(kernel_id);
+      if (!core_->config().cache_read_only) (cache_->copy(k->ref.id, *old).ok() ? copied : left) += 1;
+      if (answers) (void)put_on_probation(*k);
+    }
+    for (const KernelId& other : cache_->of_definition(d->known.definition->hash()))
+      if (auto k = load_kernel(*d, other)) d->waiting.push_back(k);
+  }
+  event("cache moved", "",
+        cache_->home().path() + " is open again: " + std::to_string(copied) + " kernels are in it, " +
+            std::to_string(left) + " live in memory alone",
+        LogLevel::kWarning);
 }
 
 void Control::warm_start(DefinitionState& d) {
@@ -98,6 +159,7 @@ std::shared_ptr<const ResidentKernel> Control::load_kernel(DefinitionState& d, c
     return nullptr;
   }
   d.residents[(*kernel)->id()] = *kernel;
+  if ((*kernel)->ref.kernel == forced_) force_due_ns_ = 1;  // at the next tick
   std::lock_guard<std::mutex> lock(resolve_mutex_);
   std::erase_if(by_id_, [](const auto& e) { return e.second.expired(); });
   by_id_[(*kernel)->id()] = (*kernel)->kernel;

@@ -61,13 +61,14 @@ dispatch::Result<Explanation> Control::explain(
   e.definition = problem.definition->name();
   e.problem = problem.to_string();
   e.evolution = evolution_off_.empty() ? "on" : "off: " + evolution_off_;
-  e.cache = cache_ ? core_->config().cache_dir + " (" + std::to_string(cache_->entries().size()) + " kernels)"
-                   : "unusable: " + cache_problem_;
   e.rollout = "none";
   e.kernel = fallback_text(handle.site().fallback());
   e.rung = rung_name(Rung::kFallback);
 
   std::lock_guard<std::mutex> lock(mutex_);
+  e.cache = cache_ ? core_->config().cache_dir + " (" + std::to_string(cache_->entries().size()) +
+                         " kernels)" + (cache_problem_.empty() ? "" : "; " + cache_problem_)
+                   : "unusable: " + cache_problem_;
   const auto at = definitions_.find(handle.site().definition());
   const DefinitionState* d = at == definitions_.end() ? nullptr : at->second.get();
   if (core_->config().disable) {
@@ -158,6 +159,17 @@ Status Control::force_locked(std::string_view kernel) {
   if (!found) return dispatch::not_found("no resident kernel is named '" + std::string(kernel) + "'");
   forced_ = kernel;
   return {};
+}
+
+// A kernel that was named before it was there (a session found it, another process committed it) is forced when it
+// arrives.
+void Control::force_what_arrived(int64_t now_ns) {
+  constexpr int64_t kAgainNs = 5'000'000'000;
+  if (force_due_ns_ == 0 || now_ns < force_due_ns_) return;
+  const Status s = forced_.empty() ? Status() : force_locked(forced_);
+  force_due_ns_ = s.ok() ? 0 : now_ns + kAgainNs;
+  if (!forced_.empty())
+    event(s.ok() ? "forced" : "force without effect", "", s.ok() ? forced_ : s.message(), LogLevel::kInfo);
 }
 
 Health Control::health() const {
@@ -337,8 +349,13 @@ std::string Control::metrics() const {
     m.counter("niche_cache_misses_total", "cache entries that were not used, by reason");
     for (int r = 0; r < kernels_cache::kMissReasonCount; ++r)
       m.value({{"reason", miss_reason_name(static_cast<kernels_cache::MissReason>(r))}},
-              c.misses[static_cast<size_t>(r)]);
+              c.misses[static_cast<size_t>(r)] + earlier_cache_counters_.misses[static_cast<size_t>(r)]);
     m.gauge("niche_cache_bytes", "kernels on disk").value({}, cache_->bytes());
+    m.counter("niche_cache_moves_total",
+              "times the cache directory was renamed, replaced or removed under us")
+        .value({}, counters_.cache_moves);
+    m.gauge("niche_cache_lost", "1: no directory is open where the configuration says")
+        .value({}, cache_lost_ ? 1 : 0);
   }
   return m.text();
 }

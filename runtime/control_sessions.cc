@@ -161,6 +161,7 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   request.cache_dir = config.cache_dir;
   request.store_path = config.cache_dir + "/trajectories.sqlite";
   request.op_libraries = config.op_libraries;
+  request.python_program = config.python_program;
   request.wall_seconds_max = config.session_seconds_max;
   request.evaluations_max = config.session_evaluations_max;
   request.target_speedup = config.session_target_speedup;

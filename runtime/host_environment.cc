@@ -87,25 +87,4 @@ Result<Environment> host_environment(const std::vector<std::string>& libraries,
   return e;
 }
 
-void adopt_written_compiler(const std::string& cache_root, Environment* environment) {
-  const std::string prefix = environment->running_prefix();
-  std::error_code ignored;
-  fs::file_time_type newest = fs::file_time_type::min();
-  for (const auto& entry : fs::directory_iterator(cache_root, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.compare(0, prefix.size(), prefix) != 0) continue;
-    const fs::file_time_type when = fs::last_write_time(entry.path(), ignored);
-    std::ifstream text(entry.path() / "environment.txt");
-    constexpr std::string_view kKey = "compiler: ";
-    for (std::string line; std::getline(text, line);) {
-      if (line.compare(0, kKey.size(), kKey) != 0 || when < newest) continue;
-      Environment candidate = *environment;
-      candidate.compiler = line.substr(kKey.size());
-      if (candidate.directory_name() != name) continue;  // not what its name says
-      *environment = candidate;
-      newest = when;
-    }
-  }
-}
-
 }  // namespace niche

@@ -15,14 +15,11 @@
 namespace niche {
 
 // `libraries`: RuntimeConfig::libraries. `op_libraries`: paths; each is read for its SHA-256 (kIo names the
-// one that cannot be). `with_compiler`: false leaves the compiler open (a server that only reads).
+// one that cannot be). `with_compiler`: false leaves the compiler open (a server that only
+// reads): the cache then takes the directory of this environment that was written last.
 dispatch::Result<kernels_cache::Environment> host_environment(const std::vector<std::string>& libraries,
                                                               const std::vector<std::string>& op_libraries,
                                                               bool with_compiler);
-
-// For a server that only reads: the compiler of the directory under `cache_root` that was written last among
-// those with this running half. Leaves `environment` alone where there is none.
-void adopt_written_compiler(const std::string& cache_root, kernels_cache::Environment* environment);
 
 // First line of `c++ --version`, by the toolchain's own order of names; empty where there is none.
 std::string compiler_identity();

@@ -1,8 +1,9 @@
 // HttpServer: a listener for /metrics, /status and /health.
 //
-// Thread-safety: start and stop from one thread; replies are made on the listener's own threads. Bounds: GET
-// only, 16 connections at a time, each given up after a second of silence. Not for the internet: bind it where a scraper can
-// reach it; who keeps 16 connections talking shuts others out.
+// Thread-safety: start and stop from one thread; replies are made on the listener's own threads. Bounds: GET only, one
+// request a connection, 16 of them at a time, each given up after a second of silence; while all 16 are taken, those
+// that have talked for five seconds are ended, so that nobody shuts a scraper out for longer. Not for the internet: bind
+// it where a scraper can reach it.
 #pragma once
 
 #include <functional>

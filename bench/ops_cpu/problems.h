@@ -1,4 +1,4 @@
-// The problems of the ops_cpu benchmark: the sizes of the served ranker and of reference/cpu.md.
+// The problems of the ops_cpu benchmark: the sizes of the served ranker, and others of each operator.
 #pragma once
 
 #include <string>

@@ -6,8 +6,8 @@
 //   <CODE> whole program </CODE>        or        <DIFF> SEARCH/REPLACE edits </DIFF>
 //
 // repeated for several programs. Else edits anywhere in the text (where there is a parent), the last complete
-// fence that holds an entry (`extern "C"`), or a text that is a program itself. Sources: ShinkaEvolve's
-// sections, search.md section 5.5.
+// fence that holds an entry (`extern "C"`), or a text that is a program itself. The tagged
+// sections are ShinkaEvolve's.
 //
 // Thread-safety: pure. Bounds: at most 8 programs of at most 64 KiB.
 #pragma once

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "evolve/store/process_mark.h"
+
 namespace niche::evolve::report {
 namespace {
 
@@ -145,6 +147,19 @@ std::string SessionTree::change(const NodeRow& n) const {
   return out.empty() ? node_label(n) : out;
 }
 
+std::string shown_state(const SessionRow& session) {
+  if (session.state != "running") return session.state;
+  switch (store::liveness(session.process)) {
+    case store::Liveness::kRuns:
+      return "running";
+    case store::Liveness::kGone:
+      return "killed";
+    case store::Liveness::kUnknown:
+      break;
+  }
+  return "running?";
+}
+
 std::string sessions_table(const std::vector<SessionRow>& rows) {
   char line[512];
   std::snprintf(line, sizeof line, "%-26s %-16s %-9s %6s %9s  %-40s %s\n", "session", "started (UTC)",
@@ -152,7 +167,7 @@ std::string sessions_table(const std::vector<SessionRow>& rows) {
   std::string out = line;
   for (const SessionRow& s : rows) {
     std::snprintf(line, sizeof line, "%-26s %-16s %-9s %6d %9s  %-40s %s\n", s.id.c_str(),
-                  time_text(s.started_unix_ns).c_str(), s.state.c_str(), s.evaluations,
+                  time_text(s.started_unix_ns).c_str(), shown_state(s).c_str(), s.evaluations,
                   speedup(s.best_cost).c_str(), s.definition.c_str(), s.reason.substr(0, 60).c_str());
     out += line;
   }
@@ -161,7 +176,7 @@ std::string sessions_table(const std::vector<SessionRow>& rows) {
 
 std::string tree_text(const SessionTree& t, bool all) {
   const SessionRow& s = t.session;
-  std::string out = s.id + "  " + s.definition + "  " + s.arch + "  " + s.state +
+  std::string out = s.id + "  " + s.definition + "  " + s.arch + "  " + shown_state(s) +
                     (s.reason.empty() ? "" : ": " + s.reason) + "\n" + std::to_string(t.nodes.size()) +
                     " candidates, best " + speedup(s.best_cost) + "\n";
   if (const auto refused = t.refused(); !refused.empty()) {

@@ -34,6 +34,9 @@ struct SessionTree {
 // "rms_norm.rows rows=2 unroll=4", "model wide rows".
 std::string node_label(const store::NodeRow& node);
 
+// "running", "killed" (it was running, and its process is gone: it may be resumed), "running?" (in another container,
+// or of an older niche: nobody can tell from here), "stopped", "done".
+std::string shown_state(const store::SessionRow& session);
 std::string sessions_table(const std::vector<store::SessionRow>& rows);
 // `all`: every node; else judged ones, programs, the ten best, and what leads to them.
 std::string tree_text(const SessionTree& tree, bool all);

@@ -177,7 +177,7 @@ std::string tree_page(const SessionTree& t) {
   return "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' "
          "content='width=device-width'><title>" +
          escaped(s.definition) + "</title>" + kStyle + "<h1>" + escaped(s.definition) + "</h1><p>" +
-         escaped(s.id + ", " + s.arch + ", " + s.state + (s.reason.empty() ? "" : ": " + s.reason)) +
+         escaped(s.id + ", " + s.arch + ", " + shown_state(s) + (s.reason.empty() ? "" : ": " + s.reason)) +
          "</p><p>" + std::to_string(t.nodes.size()) +
          " candidates; refused:" + escaped(refused.empty() ? " none" : refused) + "</p>" +
          svg_curve(t.curve()) + "<h2>Candidates</h2>" + body + "</html>\n";

@@ -67,6 +67,7 @@ std::string request_to_json(const SessionRequest& r) {
                {"cache_dir", r.cache_dir},
                {"store_path", r.store_path},
                {"op_libraries", r.op_libraries},
+               {"python_program", r.python_program},
                {"wall_seconds_max", r.wall_seconds_max},
                {"evaluations_max", r.evaluations_max},
                {"target_speedup", r.target_speedup},
@@ -89,6 +90,7 @@ Result<SessionRequest> request_from_json(std::string_view text) {
     j.at("cache_dir").get_to(r.cache_dir);
     j.at("store_path").get_to(r.store_path);
     j.at("op_libraries").get_to(r.op_libraries);
+    r.python_program = j.value("python_program", r.python_program);  // absent in older stores
     j.at("wall_seconds_max").get_to(r.wall_seconds_max);
     j.at("evaluations_max").get_to(r.evaluations_max);
     j.at("target_speedup").get_to(r.target_speedup);

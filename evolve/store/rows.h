@@ -17,6 +17,7 @@ struct SessionRow {
   std::string request_json;       // budget, policy, seed, warm start: all that a resumed session needs
   std::string state = "running";  // "stopped": may be resumed; "done". One that died stays "running"
   std::string reason;             // why it ended
+  std::string process;            // the last that worked on it (process_mark.h); the store writes it
   int64_t started_unix_ns = 0;
   int64_t ended_unix_ns = 0;
   double best_cost = 0;  // 0: nothing valid

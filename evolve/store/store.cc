@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "evolve/store/process_mark.h"
 #include "kernels_cache/sha256.h"
 
 namespace niche::evolve::store {
@@ -42,6 +43,8 @@ CREATE TABLE questions(
   session TEXT NOT NULL REFERENCES sessions(id), number INTEGER NOT NULL, outcome TEXT NOT NULL, usd REAL NOT NULL,
   tokens INTEGER NOT NULL, PRIMARY KEY(session, number)) WITHOUT ROWID;
 )sql";
+
+constexpr const char* kSchema3 = "ALTER TABLE sessions ADD COLUMN process TEXT NOT NULL DEFAULT ''";
 
 Status with_advice(const Status& s, const std::string& path) {
   if (s.code() != Code::kCorrupt) return s;
@@ -101,6 +104,7 @@ Status Store::prepare_file(const StoreOptions& options) {
   if (*version == 0 && *tables == 0) {
     NICHE_RETURN_IF_ERROR(db_->exec(kSchema1));
     NICHE_RETURN_IF_ERROR(db_->exec(kSchema2));
+    NICHE_RETURN_IF_ERROR(db_->exec(kSchema3));
     const std::string mark = "PRAGMA user_version=" + std::to_string(kSchemaVersion) +
                              "; PRAGMA application_id=" + std::to_string(kApplicationId);
     NICHE_RETURN_IF_ERROR(db_->exec(mark.c_str()));
@@ -115,6 +119,10 @@ Status Store::prepare_file(const StoreOptions& options) {
   if (*version < 2) {
     NICHE_RETURN_IF_ERROR(db_->exec(kSchema2));
     NICHE_RETURN_IF_ERROR(db_->exec("PRAGMA user_version=2"));
+  }
+  if (*version < 3) {
+    NICHE_RETURN_IF_ERROR(db_->exec(kSchema3));
+    NICHE_RETURN_IF_ERROR(db_->exec("PRAGMA user_version=3"));
   }
   NICHE_RETURN_IF_ERROR(t.commit());
   if (file_bytes(path()) > options.check_bytes_max) return {};
@@ -134,19 +142,19 @@ Status Store::begin_session(const SessionRow& r) {
   if (known->bind(r.id).step())
     return dispatch::busy("store " + path() + ": session '" + r.id + "' exists already");
   NICHE_RETURN_IF_ERROR(known->status());
-  auto s = db_->prepare("INSERT INTO sessions VALUES(?,?,?,?,?,?,?,?,?,?,?,?)");
+  auto s = db_->prepare("INSERT INTO sessions VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)");
   if (!s.ok()) return s.status();
   s->bind(r.id).bind(r.definition).bind(r.definition_json).bind(r.op).bind(r.dtype).bind(r.arch);
   s->bind(r.problems_json).bind(r.request_json).bind(r.state).bind(r.reason);
-  NICHE_RETURN_IF_ERROR(s->bind(r.started_unix_ns).bind(r.ended_unix_ns).run());
+  NICHE_RETURN_IF_ERROR(s->bind(r.started_unix_ns).bind(r.ended_unix_ns).bind(own_process_mark()).run());
   return t.commit();
 }
 
 Status Store::set_session_state(const std::string& id, const std::string& state, const std::string& reason,
                                 int64_t ended_unix_ns) {
-  auto s = db_->prepare("UPDATE sessions SET state=?, reason=?, ended_unix_ns=? WHERE id=?");
+  auto s = db_->prepare("UPDATE sessions SET state=?, reason=?, ended_unix_ns=?, process=? WHERE id=?");
   if (!s.ok()) return s.status();
-  return s->bind(state).bind(reason).bind(ended_unix_ns).bind(id).run();
+  return s->bind(state).bind(reason).bind(ended_unix_ns).bind(own_process_mark()).bind(id).run();
 }
 
 Status Store::add_nodes(const std::string& session, std::span<const NodeRow> nodes) {

@@ -23,7 +23,7 @@
 
 namespace niche::evolve::store {
 
-inline constexpr int kSchemaVersion = 2;
+inline constexpr int kSchemaVersion = 3;
 
 struct StoreOptions {
   int lock_timeout_ms = 10'000;
@@ -47,7 +47,7 @@ class Store {
 
   // ---- writing
   dispatch::Status begin_session(const SessionRow& row);  // kBusy: the id is taken
-  // "running", "stopped" (it may be resumed) or "done".
+  // "running" (by this process), "stopped" (it may be resumed) or "done".
   dispatch::Status set_session_state(const std::string& id, const std::string& state,
                                      const std::string& reason, int64_t ended_unix_ns);
   // One proposed batch. All or nothing.

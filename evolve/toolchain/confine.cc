@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <iterator>
 
@@ -59,6 +60,7 @@ void apply_resource_limits(const ResourceLimits& limits) {
   limit(RLIMIT_CORE, 0);
   if (limits.cpu_seconds > 0) limit(RLIMIT_CPU, limits.cpu_seconds);
   if (limits.address_bytes > 0) limit(RLIMIT_AS, limits.address_bytes);
+  if (limits.data_bytes > 0) limit(RLIMIT_DATA, limits.data_bytes);
   if (limits.file_bytes >= 0) limit(RLIMIT_FSIZE, limits.file_bytes);
   if (limits.stack_bytes > 0) limit(RLIMIT_STACK, limits.stack_bytes);
   if (limits.open_files > 0) limit(RLIMIT_NOFILE, limits.open_files);
@@ -88,6 +90,28 @@ int make_landlock_ruleset(const std::vector<std::string>& read_paths,
 bool enter_landlock(int ruleset_fd) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
   return syscall(SYS_landlock_restrict_self, ruleset_fd, 0) == 0;
+}
+
+bool forbid_network() {
+  static constexpr int kRefused[] = {SYS_socket, SYS_io_uring_setup, SYS_ptrace, SYS_process_vm_readv,
+                                     SYS_process_vm_writev};
+  constexpr uint32_t kX32 = 0x40000000;  // the same calls under other numbers
+  constexpr size_t kCount = std::size(kRefused);
+  sock_filter code[kCount + 8];
+  size_t n = 0;
+  code[n++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch));
+  code[n++] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
+  code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+  code[n++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+  code[n++] = BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, kX32, static_cast<uint8_t>(kCount + 1), 0);
+  for (size_t i = 0; i < kCount; ++i)
+    code[n++] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(kRefused[i]),
+                         static_cast<uint8_t>(kCount - i), 0);
+  code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+  code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES);
+  const sock_fprog program{static_cast<unsigned short>(n), code};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
+  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
 }
 
 bool enter_compute_seccomp() {

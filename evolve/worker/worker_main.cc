@@ -117,7 +117,7 @@ class Worker {
     for (const std::string& library : request.op_libraries) {
       if (!hooks_.load_library)
         return dispatch::unsupported("this worker loads no operator libraries: " + library);
-      NICHE_RETURN_IF_ERROR(hooks_.load_library(library, ops_, families_));
+      NICHE_RETURN_IF_ERROR(hooks_.load_library(request, library, ops_, families_));
     }
     auto environment = hooks_.environment(request);
     if (!environment.ok()) return environment.status();

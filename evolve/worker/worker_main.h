@@ -16,7 +16,8 @@ namespace niche::evolve {
 // What only the program above knows.
 struct WorkerHooks {
   // Loads one of SessionRequest::op_libraries, as the server did. Empty: a request that names any is refused.
-  std::function<dispatch::Status(const std::string& path, dispatch::OpRegistry&, FamilyRegistry&)>
+  std::function<dispatch::Status(const SessionRequest&, const std::string& path, dispatch::OpRegistry&,
+                                 FamilyRegistry&)>
       load_library;
   // The environment key, as the server computes it. Required.
   std::function<dispatch::Result<kernels_cache::Environment>(const SessionRequest&)> environment;

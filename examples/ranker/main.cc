@@ -1,5 +1,6 @@
 // ranker serve | demo: an example inference server on niche, and the demo that drives it.
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <CLI/CLI.hpp>
@@ -14,6 +15,15 @@ extern char** environ;
 namespace {
 
 std::atomic<bool> stop_requested{false};
+
+// The first signal ends the demo in order, the second at once; the server ends with it.
+void request_stop(int signal) {
+  if (stop_requested.exchange(true)) {
+    constexpr char kText[] = "\nranker: interrupted again: leaving at once\n";
+    (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
+    ::_exit(128 + signal);
+  }
+}
 
 std::filesystem::path beside_this_program(const char* name) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
@@ -34,6 +44,7 @@ int main(int argc, char** argv) {
   serve->add_option("--threads", server.threads, "inference threads")->check(CLI::Range(1, 256));
   serve->add_option("--cache", config.cache_dir, "directory of verified kernels");
   serve->add_option("--worker", worker, "the niche program");
+  serve->add_option("--parent", server.parent, "end when this process, which started the server, ends");
   serve->add_flag("--paused", server.paused, "start with evolution paused");
 
   ranker::DemoOptions demo;
@@ -59,7 +70,7 @@ int main(int argc, char** argv) {
     return ranker::serve(std::move(config), server);
   }
   struct sigaction action {};
-  action.sa_handler = [](int) { stop_requested.store(true); };
+  action.sa_handler = request_stop;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   demo.server_program = std::filesystem::read_symlink("/proc/self/exe");

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 #include <httplib.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,6 +20,7 @@
 #include "examples/ranker/inference_queue.h"
 #include "examples/ranker/model.h"
 #include "examples/ranker/niche_ops.h"
+#include "examples/ranker/stop_signals.h"
 #include "examples/ranker/timing_ops.h"
 
 namespace ranker {
@@ -111,7 +113,13 @@ class Server {
       a.set_content(s.to_string() + "\n", "text/plain");
     });
     http_.Post("/evolution", [this](const httplib::Request& q, httplib::Response& a) {
-      runtime_.pause_evolution(q.get_param_value("paused") != "0");
+      const std::string paused = q.get_param_value("paused");
+      if (paused != "0" && paused != "1") {
+        a.status = 400;
+        a.set_content("parameter 'paused' must be 0 or 1, not '" + paused + "'\n", "text/plain");
+        return;
+      }
+      runtime_.pause_evolution(paused == "1");
       a.set_content("ok\n", "text/plain");
     });
     http_.Get("/profile", [this](const httplib::Request& q, httplib::Response& a) {
@@ -235,12 +243,12 @@ class Server {
 int serve(niche::RuntimeConfig config, const ServerOptions& options) {
   at::set_num_threads(1);
   if (!config.log) config.log = std::make_shared<TroubleLog>();
-  // Signals are taken by one waiting thread; every other thread, niche's included, inherits the block.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // Before the Runtime: until all of it has ended, a second signal ends the process.
+  StopSignals signals;
+  if (options.parent > 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != options.parent) return 0;  // it is gone already
+  }
 
   auto runtime = niche::Runtime::create(std::move(config));
   if (!runtime.ok()) {
@@ -255,15 +263,10 @@ int serve(niche::RuntimeConfig config, const ServerOptions& options) {
     return 1;
   }
   Server server(**runtime, weights, std::move(*ops), options.threads);
-  std::thread waiter([&] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    server.stop();
-  });
+  signals.on_stop([&server] { server.stop(); });
   const bool listened = server.run(options.port, options.port_file);
   if (!listened) std::fprintf(stderr, "ranker: cannot listen on 127.0.0.1:%d\n", options.port);
-  ::kill(::getpid(), SIGTERM);  // wakes the waiter where the listener ended by itself
-  waiter.join();
+  signals.on_stop(nullptr);
   return listened ? 0 : 1;
 }
 

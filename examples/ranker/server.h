@@ -24,9 +24,11 @@ struct ServerOptions {
   int threads = 2;        // inference threads, one intra-op thread each
   std::string port_file;  // written with the port once the server listens
   bool paused = false;    // start with evolution paused
+  int parent = 0;         // end when this process, which started the server, does; 0: no such one
 };
 
-// Serves until SIGINT or SIGTERM. Returns the process's exit code.
+// Serves until SIGINT or SIGTERM; a second one leaves at once, with code 128 + its number. Returns the process's exit
+// code.
 int serve(niche::RuntimeConfig config, const ServerOptions& options);
 
 }  // namespace ranker

@@ -59,6 +59,7 @@ Result<std::unique_ptr<ServerProcess>> ServerProcess::start(const std::string& p
   server->log_file_ = directory + "/server.log";
   for (const char* extra : {"--port", "0", "--port-file"}) args.emplace_back(extra);
   args.push_back(port_file);
+  args.insert(args.end(), {"--parent", std::to_string(::getpid())});
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (std::string& a : args) argv.push_back(a.data());
   argv.push_back(nullptr);

@@ -32,7 +32,7 @@ int list(const CacheFlags& flags) {
 }
 
 int verify(const CacheFlags& flags, bool remove_bad) {
-  auto cache = flags.open(remove_bad ? Access::kReadWrite : Access::kReadOnly);
+  auto cache = remove_bad ? flags.open_existing() : flags.open(Access::kReadOnly);
   if (!cache.ok()) return fail(cache.status());
   auto report = kernels_cache::verify_entries(**cache, remove_bad);
   if (!report.ok()) return fail(report.status());
@@ -52,7 +52,7 @@ int transfer(const dispatch::Result<kernels_cache::TransferReport>& report, cons
 }
 
 int prune(const CacheFlags& flags, const kernels_cache::PruneOptions& options) {
-  auto cache = flags.open(Access::kReadWrite);
+  auto cache = flags.open_existing();
   if (!cache.ok()) return fail(cache.status());
   auto report = kernels_cache::prune(**cache, options);
   if (!report.ok()) return fail(report.status());

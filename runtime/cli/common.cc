@@ -1,6 +1,8 @@
 #include "runtime/cli/common.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -24,12 +26,16 @@ void DefinitionFlags::add_to(CLI::App& app) {
   app.add_option("--op-library", op_libraries,
                  "shared object or JSON Definition with further operators (repeat)")
       ->allow_extra_args(false);
+  app.add_option("--python", python,
+                 "interpreter with torch, for references in Python; default: python3 on PATH")
+      ->envname("NICHE_PYTHON_PROGRAM");
 }
 
-Result<std::unique_ptr<Workbench>> Workbench::make(const std::vector<std::string>& op_libraries) {
+Result<std::unique_ptr<Workbench>> Workbench::make(const DefinitionFlags& flags, bool references) {
   auto w = std::make_unique<Workbench>();
   NICHE_RETURN_IF_ERROR(register_everything(&w->ops, &w->families));
-  for (const std::string& path : op_libraries) NICHE_RETURN_IF_ERROR(ops::load_user_ops(path, w->ops));
+  for (const std::string& path : flags.op_libraries)
+    NICHE_RETURN_IF_ERROR(ops::load_user_ops(path, w->ops, {references, flags.python}));
   return w;
 }
 
@@ -52,6 +58,29 @@ Result<std::vector<std::pair<std::string, Number>>> parse_pairs(const std::vecto
 }  // namespace
 
 Result<Axes> parse_axes(const std::vector<std::string>& texts) { return parse_pairs<int64_t>(texts); }
+
+Result<std::vector<int64_t>> parse_problem(const std::string& text, const dispatch::Definition& d) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
+  auto axes = parse_axes(parts);
+  if (!axes.ok()) return axes.status();
+  const std::string where = "problem '" + text + "' of " + d.name() + ": ";
+  std::vector<int64_t> extents;
+  for (int i : d.var_axes()) {
+    const std::string& name = d.schema().axes[static_cast<size_t>(i)].name;
+    const auto named = [&](const auto& a) { return a.first == name; };
+    if (std::count_if(axes->begin(), axes->end(), named) > 1)
+      return dispatch::invalid(where + "axis '" + name + "' is given twice");
+    const auto at = std::find_if(axes->begin(), axes->end(), named);
+    if (at == axes->end()) return dispatch::invalid(where + "axis '" + name + "' is missing");
+    extents.push_back(at->second);
+    axes->erase(at);
+  }
+  if (!axes->empty())
+    return dispatch::invalid(where + "it has no variable axis '" + axes->front().first + "'");
+  return extents;
+}
 Result<Attrs> parse_attrs(const std::vector<std::string>& texts) { return parse_pairs<double>(texts); }
 
 Result<std::shared_ptr<const dispatch::Definition>> Workbench::definition(
@@ -83,13 +112,20 @@ void CacheFlags::add_to(CLI::App& app) {
 Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(kernels_cache::Access access) const {
   auto environment = host_environment(torch_libraries(), op_libraries, true);
   if (!environment.ok()) return environment.status();
-  if (environment->compiler.empty()) adopt_written_compiler(dir, &*environment);
   kernels_cache::CacheOptions options;
   options.root = dir;
   options.environment = *environment;
   options.access = access;
   options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   return kernels_cache::KernelCache::open(std::move(options));
+}
+
+Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open_existing() const {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored))
+    if (std::filesystem::exists(entry.path() / "environment.txt", ignored))
+      return open(kernels_cache::Access::kReadWrite);
+  return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
 }
 
 int fail(const Status& status) {

@@ -12,9 +12,9 @@
 
 namespace niche::cli {
 
-// --op, --dtype, --const N=4096, --attr eps=1e-6, or --definition FILE.json; --op-library.
+// --op, --dtype, --const N=4096, --attr eps=1e-6, or --definition FILE.json; --op-library, --python.
 struct DefinitionFlags {
-  std::string op, dtype = "f32", file;
+  std::string op, dtype = "f32", file, python;
   std::vector<std::string> const_axes, attrs, op_libraries;
   void add_to(CLI::App& app);
 };
@@ -23,13 +23,18 @@ struct DefinitionFlags {
 struct Workbench {
   dispatch::OpRegistry ops;
   evolve::FamilyRegistry families;
-  static dispatch::Result<std::unique_ptr<Workbench>> make(const std::vector<std::string>& op_libraries);
+  // `references`: will references be run? Only then does a Definition whose reference is Python need an interpreter.
+  static dispatch::Result<std::unique_ptr<Workbench>> make(const DefinitionFlags& flags, bool references);
   dispatch::Result<std::shared_ptr<const dispatch::Definition>> definition(
       const DefinitionFlags& flags) const;
 };
 
 // "N=4096" to {"N", 4096}. kInvalid names the text.
 dispatch::Result<Axes> parse_axes(const std::vector<std::string>& texts);
+// "B=4,L=200": the extents of `definition`'s variable axes, in its order. kInvalid names the axis that is missing, given
+// twice or not variable.
+dispatch::Result<std::vector<int64_t>> parse_problem(const std::string& text,
+                                                     const dispatch::Definition& definition);
 dispatch::Result<Attrs> parse_attrs(const std::vector<std::string>& texts);
 
 // --cache DIR (default: NICHE_CACHE_DIR), --op-library.
@@ -38,6 +43,8 @@ struct CacheFlags {
   std::vector<std::string> op_libraries;
   void add_to(CLI::App& app);
   dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open(kernels_cache::Access access) const;
+  // To write to a cache that must be there; kNotFound: it is not. open() would make one.
+  dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open_existing() const;
 };
 
 // Prints "niche: <message>" to stderr; the exit code that a failed command gives.

@@ -20,7 +20,7 @@ struct Options {
 
 int run(const Options& o) {
   evolve::proposer::scrub_environment();  // the candidate runs in a child of this process
-  auto bench = Workbench::make(o.definition.op_libraries);
+  auto bench = Workbench::make(o.definition, true);
   if (!bench.ok()) return fail(bench.status());
   auto definition = (*bench)->definition(o.definition);
   if (!definition.ok()) return fail(definition.status());
@@ -29,19 +29,11 @@ int run(const Options& o) {
   spec.definition = *definition;
   spec.target = evolve::detect_target(o.threads);
   for (const std::string& text : o.problems) {
-    std::vector<std::string> parts;
-    std::istringstream in(text);
-    for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
-    auto axes = parse_axes(parts);
+    auto axes = parse_problem(text, **definition);
     if (!axes.ok()) return fail(axes.status());
     evolve::SeenProblem p;
     p.cold = o.cold;
-    for (int i : (*definition)->var_axes())
-      for (const auto& [name, extent] : *axes)
-        if (name == (*definition)->schema().axes[static_cast<size_t>(i)].name) p.var_axes.push_back(extent);
-    if (p.var_axes.size() != (*definition)->var_axes().size())
-      return fail(dispatch::invalid("problem '" + text + "': every variable axis of " +
-                                    (*definition)->name() + " is needed"));
+    p.var_axes = std::move(*axes);
     spec.problems.push_back(std::move(p));
   }
   evolve::EvaluatorOptions options;

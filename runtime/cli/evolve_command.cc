@@ -1,7 +1,11 @@
 // `niche evolve`: one session in the foreground, with live progress; writes the cache that a server reads.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "evolve/definition_json.h"
@@ -18,6 +22,17 @@ namespace {
 using evolve::SessionEvent;
 
 volatile std::sig_atomic_t interrupted = 0;
+
+// The first signal ends the session at the next candidate, the second ends the program: its children die with it, and
+// what was committed is in the cache.
+void interrupt(int signal) {
+  if (interrupted != 0) {
+    constexpr char kText[] = "\nniche: interrupted again: leaving at once\n";
+    (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
+    ::_exit(128 + signal);
+  }
+  interrupted = 1;
+}
 
 struct Options {
   DefinitionFlags definition;
@@ -66,27 +81,20 @@ dispatch::Result<std::unique_ptr<evolve::proposer::ProposalSource>> start_propos
 }
 
 // "M=16" or "M=16:0.7" or "B=4,L=200:0.3".
-dispatch::Result<evolve::SeenProblem> parse_problem(const std::string& text, const dispatch::Definition& d,
-                                                    bool cold) {
+dispatch::Result<evolve::SeenProblem> parse_weighted(const std::string& text, const dispatch::Definition& d,
+                                                     bool cold) {
   const size_t colon = text.find(':');
+  auto axes = parse_problem(text.substr(0, colon), d);
+  if (!axes.ok()) return axes.status();
   evolve::SeenProblem p;
   p.cold = cold;
-  if (colon != std::string::npos) p.weight = std::atof(text.c_str() + colon + 1);
-  std::vector<std::string> parts;
-  std::istringstream in(text.substr(0, colon));
-  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
-  auto axes = parse_axes(parts);
-  if (!axes.ok()) return axes.status();
-  for (int i : d.var_axes()) {
-    const std::string& name = d.schema().axes[static_cast<size_t>(i)].name;
-    const auto at = std::find_if(axes->begin(), axes->end(), [&](const auto& a) { return a.first == name; });
-    if (at == axes->end())
-      return dispatch::invalid("problem '" + text + "' of " + d.name() + ": axis '" + name + "' is missing");
-    p.var_axes.push_back(at->second);
-  }
-  if (p.var_axes.size() != axes->size() || !(p.weight > 0))
+  p.var_axes = std::move(*axes);
+  if (colon == std::string::npos) return p;
+  char* end = nullptr;
+  p.weight = std::strtod(text.c_str() + colon + 1, &end);
+  if (*end != 0 || !(p.weight > 0) || !std::isfinite(p.weight))
     return dispatch::invalid("problem '" + text + "' of " + d.name() +
-                             ": an axis that is not variable, or a weight that is not positive");
+                             ": a weight that is no positive number");
   return p;
 }
 
@@ -127,14 +135,14 @@ int run(const Options& o) {
     if (!opened.ok()) return fail(opened.status());
     library = std::move(*opened);
   }
-  auto bench = Workbench::make(o.definition.op_libraries);
+  auto bench = Workbench::make(o.definition, true);
   if (!bench.ok()) return fail(bench.status());
   auto definition = (*bench)->definition(o.definition);
   if (!definition.ok()) return fail(definition.status());
   evolve::SessionRequest request;
   request.definition_json = evolve::definition_to_json(**definition);
   for (const std::string& text : o.problems) {
-    auto p = parse_problem(text, **definition, o.cold);
+    auto p = parse_weighted(text, **definition, o.cold);
     if (!p.ok()) return fail(p.status());
     request.problems.push_back(*p);
   }
@@ -166,7 +174,7 @@ int run(const Options& o) {
   session.model.options.answer_seconds_max = o.answer_seconds;
   session.stop = [] { return interrupted != 0; };
   session.log = [](const std::string& line) { std::fprintf(stderr, "\r\033[K%s\n", line.c_str()); };
-  std::signal(SIGINT, [](int) { interrupted = 1; });
+  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, interrupt);
   auto last = evolve::run_local_session(std::move(request), std::move(session));
   if (!last.ok()) return fail(last.status());
   std::printf("%s: %s after %.1f s; %d tried, %d kernels committed, %.3fx\n", (*definition)->name().c_str(),

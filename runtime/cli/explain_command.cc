@@ -18,7 +18,7 @@ struct Options {
 };
 
 int run(const Options& o) {
-  auto bench = Workbench::make(o.definition.op_libraries);
+  auto bench = Workbench::make(o.definition, false);
   if (!bench.ok()) return fail(bench.status());
   auto definition = (*bench)->definition(o.definition);
   if (!definition.ok()) return fail(definition.status());

@@ -51,6 +51,10 @@ class Extras {
       if (!e.ok()) return e.status();
       doc_.flops = *e;
     }
+    if (const auto it = niche_.find("fallback"); it != niche_.end()) {
+      if (!it->is_string() || it->get<std::string>().empty()) return bad("fallback: not a text");
+      doc_.fallback = it->get<std::string>();
+    }
     NICHE_RETURN_IF_ERROR(read_tolerance());
     return check_integers();
   }

@@ -3,6 +3,7 @@
 // Under the key "niche", all optional but `range` for integer inputs:
 //   "constants": ["weight"]                      inputs that a caller may declare with bind_constant
 //   "derive": {"Lo": "L + 2 - K + 1"}            derived axes, listed in "derived" too
+//   "fallback": "def run(x): ..."                a library form in TorchScript
 //   "flops": "4 * M * N"                         operations; default: one an output element
 //   "range": {"indices": [0, "V"]}               values of an integer input: lo <= v < hi, axis expressions
 //   "sorted": ["offsets"]                        inputs in ascending order
@@ -25,6 +26,7 @@ namespace niche::ops {
 struct UserDocument {
   std::string name;  // the Definition's, for messages
   std::string reference;
+  std::string fallback;  // TorchScript; empty: the reference is the one library form
   dispatch::OpSchema schema;
   DLDataType dtype{};
   std::vector<std::pair<std::string, int64_t>> constants;  // extents of the constant axes

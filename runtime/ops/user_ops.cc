@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "evolve/definition_json.h"
-#include "runtime/ops/torchscript_op.h"
 #include "runtime/ops/user_op.h"
 
 namespace niche::ops {
@@ -78,13 +77,13 @@ Status load_object(const std::string& path, OpRegistry& registry) {
 
 }  // namespace
 
-Status load_user_ops(const std::string& path, OpRegistry& registry) {
+Status load_user_ops(const std::string& path, OpRegistry& registry, const PythonHost& python) {
   if (path.ends_with(".so")) return load_object(path, registry);
   if (!path.ends_with(".json"))
     return invalid(path + ": neither a shared object (.so) nor a Definition (.json)");
   auto text = read_document(path);
   if (!text.ok()) return text.status();
-  auto made = make_torchscript_op(*text);
+  auto made = make_torchscript_op(*text, python);
   if (!made.ok()) return at_path(path, made.status());
   return at_path(path, registry.add(made->op));
 }

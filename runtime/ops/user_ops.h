@@ -13,13 +13,16 @@
 #include <vector>
 
 #include "dispatch/op_spec.h"
+#include "runtime/ops/torchscript_op.h"
 
 namespace niche::ops {
 
-// By the name's end: ".so" or ".json". All operators of the file are added, or none. kIo: not readable;
-// kUnsupported: not a niche object, another ABI, or a reference that is not TorchScript; kInvalid: a bad
+// `python`: may a reference in Python run here (torchscript_op.h); a server's may not. By the name's end: ".so" or
+// ".json". All operators of the file are added, or none. kIo: not readable;
+// kUnsupported: not a niche object, another ABI, or a reference that cannot run; kInvalid: a bad
 // schema or field; kBusy: a name is taken. Every message starts with the path.
-dispatch::Status load_user_ops(const std::string& path, dispatch::OpRegistry& registry);
+dispatch::Status load_user_ops(const std::string& path, dispatch::OpRegistry& registry,
+                               const PythonHost& python = {});
 
 // The Definition that a JSON file fixes, for callers that want a handle to it; its operator must be loaded.
 dispatch::Result<std::shared_ptr<const dispatch::Definition>> load_definition(

@@ -38,12 +38,6 @@ const char* cause_name(Cause cause) {
       return "none";
     case Cause::kSlower:
       return "slower";
-    case Cause::kFault:
-      return "fault";
-    case Cause::kMismatch:
-      return "mismatch";
-    case Cause::kNewNan:
-      return "new NaN";
     case Cause::kNotProven:
       return "not proven";
     case Cause::kWithdrawn:
@@ -65,7 +59,7 @@ Decision Rollout::set(Stage stage, double share) {
 Decision Rollout::out(Cause cause, const std::string& what) {
   if (decision_.stage == Stage::kRolledBack) return set(Stage::kRolledBack, 0);
   decision_.cause = cause;
-  decision_.quarantine = cause != Cause::kNotProven && cause != Cause::kWithdrawn;
+  decision_.quarantine = cause == Cause::kSlower;
   why_ = what;
   return set(Stage::kRolledBack, 0);
 }

@@ -7,9 +7,9 @@
 //    above 5,000 calls a second, and rises with evidence: 1 %, 10 %, 50 %;
 //  - promoted when the e-value for FASTER is 100, the winsorised mean ratio's upper bound is below 1, and
 //    the challenger's p99 is at most 1.05 times the control's;
-//  - rolled back and quarantined at once on a fault, a mismatch, a NaN that the control has not, or an
-//    e-value for SLOWER of 20 with a margin of 1 %;
+//  - rolled back and quarantined at once on an e-value for SLOWER of 20 with a margin of 1 %;
 //  - rolled back without quarantine when it could not be proven within the bounds.
+// A wrong answer needs no evidence: who finds one (ShadowChecker) has the kernel taken out whatever its stage.
 //
 // Both e-values hold at every look (Ville): a kernel that is no different is promoted with probability at
 // most 1 %, and a kernel that is not slower is condemned with probability at most 5 %.
@@ -54,11 +54,8 @@ const char* stage_name(Stage stage);
 enum class Cause : uint8_t {
   kNone,
   kSlower,     // e-value for SLOWER
-  kFault,      // a device error, a crash in its code
-  kMismatch,   // a shadow comparison past the tolerance
-  kNewNan,     // NaN or infinity where the control has none
   kNotProven,  // the bounds of pairs or time ended it
-  kWithdrawn,  // superseded, or the caller's wish
+  kWithdrawn,  // taken out by the caller, for a reason of its own
 };
 const char* cause_name(Cause cause);
 
@@ -77,14 +74,9 @@ class Rollout {
   // The traffic of the route: calls (requests, under sticky assignment) a second. Call it once a tick; it
   // alone moves from shadow to canary and enforces bounds of time.
   Decision tick(double calls_per_s, int64_t now_ns);
-  // Evidence. After kIncumbent or kRolledBack, observations are ignored; faults and mismatches still count
-  // for an incumbent.
+  // Evidence. After kIncumbent or kRolledBack, observations are ignored.
   Decision observe(const Observation& o, int64_t now_ns);
   Decision shadow_match();
-  Decision shadow_mismatch(const std::string& what) { return out(Cause::kMismatch, what); }
-  Decision fault(const std::string& what) { return out(Cause::kFault, what); }
-  Decision new_nan(const std::string& what) { return out(Cause::kNewNan, what); }
-  Decision withdraw(const std::string& why) { return out(Cause::kWithdrawn, why); }
   // Begins in canary, at half and half: for an incumbent that is suspected and was taken back to be judged
   // again.
   Decision start_in_canary(int64_t now_ns);
@@ -99,7 +91,6 @@ class Rollout {
   double e_slower() const { return test_.e_slower(); }
   double mean_ratio() const { return mean_.ratio(); }
   double tail_ratio() const;  // p99 challenger / control; 0: not enough yet
-  const ArmTail& control() const { return control_; }
 
  private:
   Decision set(Stage stage, double share);

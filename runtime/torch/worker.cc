@@ -44,8 +44,9 @@ int worker_main(int argc, char** argv) {
     return 1;
   }
   evolve::WorkerHooks hooks;
-  hooks.load_library = [](const std::string& path, dispatch::OpRegistry& registry, evolve::FamilyRegistry&) {
-    return ops::load_user_ops(path, registry);
+  hooks.load_library = [](const evolve::SessionRequest& request, const std::string& path,
+                          dispatch::OpRegistry& registry, evolve::FamilyRegistry&) {
+    return ops::load_user_ops(path, registry, {true, request.python_program});
   };
   hooks.environment = [](const evolve::SessionRequest& request) {
     return host_environment(torch_libraries(), request.op_libraries, true);

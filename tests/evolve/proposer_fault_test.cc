@@ -1,5 +1,5 @@
-// Proposers against services that misbehave in every way that section 5 of the survey lists, against programs
-// that hang, lie and chatter, and across the process boundary.
+// Proposers against services that refuse, stall, break off and answer nonsense, against programs that hang, lie and
+// chatter, and across the process boundary.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,11 +1,14 @@
 // What people and trainers get to see of a session: tables, trees, pages, exported trajectories.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "evolve/report/session_tree.h"
 #include "evolve/report/trajectories.h"
+#include "evolve/store/process_mark.h"
 #include "tests/evolve/temp_dir.h"
 
 namespace niche::evolve::report {
@@ -120,6 +123,49 @@ TEST_F(Report, ExportsAnswersThatWereBetterThanTheirParent) {
   EXPECT_EQ(all[0]["messages"][2]["content"], "two programs");
   EXPECT_DOUBLE_EQ(all[0]["reward"].get<double>(), 1 / 0.48);
   EXPECT_TRUE(all[0]["verified"].get<bool>());
+}
+
+// A worker that is killed cannot write that it ended.
+TEST_F(Report, ASessionWhoseProcessIsGoneIsShownAsKilled) {
+  const std::string path = dir_.path() + "/s.sqlite";
+  EXPECT_EQ(shown_state(load().session), "running") << "this process began it";
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = store::Store::open(path);
+    store::SessionRow s;
+    s.id = "20261130T1-bb";
+    s.definition = "softmax.f32.N64";
+    s.started_unix_ns = 1'800'000'000'000'000'000;
+    _exit(store.ok() && (*store)->begin_session(s).ok() ? 0 : 1);
+  }
+  siginfo_t ended;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  ASSERT_EQ(ended.si_status, 0);
+  EXPECT_EQ(shown_state(load("20261130T1").session), "killed") << "its parent has not reaped it yet";
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(shown_state(load("20261130T1").session), "killed");
+  const std::string table = sessions_table(*store_->sessions(10));
+  EXPECT_NE(table.find(" killed "), std::string::npos) << table;
+  EXPECT_NE(table.find(" running "), std::string::npos) << table;
+  // Taken up again, by this process.
+  ASSERT_TRUE(store_->set_session_state("20261130T1-bb", "running", "", 0).ok());
+  EXPECT_EQ(shown_state(load("20261130T1").session), "running");
+  ASSERT_TRUE(store_->set_session_state("20261130T1-bb", "done", "wall time", 1).ok());
+  EXPECT_EQ(shown_state(load("20261130T1").session), "done");
+}
+
+TEST(ProcessMark, NumberStartBootAndNamespaceDecide) {
+  using store::Liveness;
+  using store::liveness;
+  std::istringstream own(store::own_process_mark());
+  std::string pid, start, boot, space;
+  ASSERT_TRUE(own >> pid >> start >> boot >> space);
+  EXPECT_EQ(liveness(store::own_process_mark()), Liveness::kRuns);
+  EXPECT_EQ(liveness(pid + " 1 " + boot + ' ' + space), Liveness::kGone) << "the number is used again";
+  EXPECT_EQ(liveness(pid + ' ' + start + " another-boot " + space), Liveness::kGone);
+  EXPECT_EQ(liveness(pid + ' ' + start + ' ' + boot + " pid:[1]"), Liveness::kUnknown);
+  for (const char* odd : {"", "7", "7 8 9", "../self 1 x y"})
+    EXPECT_EQ(liveness(odd), Liveness::kUnknown) << odd;
 }
 
 TEST_F(Report, ExportsPairs) {

@@ -476,12 +476,14 @@ TEST(SessionJson, RequestsAndEventsRoundTrip) {
   r.definition_json = "{\"a\":1}";
   r.problems = {{{1, 2}, 0.25, true}, {{3, 4}, 0.75, false}};
   r.op_libraries = {"/a.so", "/b.json"};
+  r.python_program = "/opt/python";
   r.seed = ~uint64_t{0};
   r.resume = true;
   const auto back = request_from_json(request_to_json(r));
   ASSERT_TRUE(back.ok()) << back.status().to_string();
   EXPECT_EQ(request_to_json(*back), request_to_json(r));
   EXPECT_EQ(back->seed, r.seed);
+  EXPECT_EQ(back->python_program, "/opt/python");
   SessionEvent e;
   e.kind = Kind::kKernel;
   e.record_file = "x.kc";

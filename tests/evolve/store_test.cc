@@ -253,6 +253,18 @@ TEST_F(StoreTest, ForeignAndNewerFilesAreRefused) {
   EXPECT_NE(Store::open(newer).status().message().find("schema 99"), std::string::npos);
 }
 
+TEST_F(StoreTest, AFileOfTheVersionBeforeIsBroughtUpToDate) {
+  ASSERT_TRUE(open()->begin_session(session_row("s1")).ok());
+  {
+    auto db = *Database::open(path_, 100);
+    ASSERT_TRUE(db->exec("ALTER TABLE sessions DROP COLUMN process; PRAGMA user_version=2").ok());
+  }
+  auto s = open();
+  EXPECT_EQ(s->session("s1")->process, "");
+  ASSERT_TRUE(s->begin_session(session_row("s2")).ok());
+  EXPECT_NE(s->session("s2")->process, "");
+}
+
 TEST_F(StoreTest, ABlobThatChangedIsCorrupt) {
   auto s = open();
   ASSERT_TRUE(s->begin_session(session_row("s1")).ok());

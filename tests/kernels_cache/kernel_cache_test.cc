@@ -35,6 +35,41 @@ TEST_F(KernelCacheTest, WhatWasCommittedIsThereAfterARestart) {
   EXPECT_EQ(cache->of_definition(dispatch::hash_bytes(in.definition)), std::vector<KernelId>{kernel_id(in)});
 }
 
+TEST_F(KernelCacheTest, ADirectoryThatIsMovedIsNoticedAndTheNextOneTakesOver) {
+  auto old = open();
+  const KernelRecord good = test_record(1), bad = test_record(2);
+  ASSERT_TRUE(old->commit(good).ok());
+  ASSERT_TRUE(old->commit(bad).ok());
+  old->set_proven(kernel_id(good));
+  old->count_served(kernel_id(good), 70);
+  ASSERT_TRUE(old->standings().quarantine(kernel_ref(bad), "wrong", now_).ok());
+  EXPECT_EQ(old->place(), Place::kHere);
+  std::filesystem::rename(options().root, scratch_.path() + "/elsewhere");
+  EXPECT_EQ(old->place(), Place::kGone);
+
+  auto next = open();
+  EXPECT_EQ(old->place(), Place::kReplaced);
+  EXPECT_EQ(next->place(), Place::kHere);
+  ASSERT_TRUE(next->standings().adopt(old->standings()).ok());
+  EXPECT_TRUE(next->copy(kernel_id(good), *old).ok());
+  EXPECT_TRUE(next->copy(kernel_id(good), *old).ok()) << "it is there";
+  EXPECT_EQ(next->copy(kernel_id(bad), *old).code(), dispatch::Code::kUnsupported);
+  EXPECT_EQ(next->copy(kernel_id(test_record(3)), *old).code(), dispatch::Code::kNotFound);
+  ASSERT_TRUE(next->flush().ok());
+  next = open();
+  ASSERT_EQ(next->entries().size(), 1U);
+  EXPECT_EQ(next->entries()[0].served_calls, 70);
+  EXPECT_TRUE(next->proven(kernel_id(good)));
+  EXPECT_EQ(next->standings().state(kernel_id(bad)), StandingState::kQuarantined);
+  EXPECT_EQ(next->standings().find(kernel_id(bad))->reason, "wrong");
+
+  std::filesystem::remove_all(options().root);
+  EXPECT_EQ(next->place(), Place::kGone);
+  std::filesystem::rename(scratch_.path() + "/elsewhere", options().root);
+  EXPECT_EQ(next->place(), Place::kReplaced);
+  EXPECT_EQ(old->place(), Place::kHere) << "back where it was";
+}
+
 TEST_F(KernelCacheTest, ABadEntryIsALoggedCountedMissAndTheRestServes) {
   const struct {
     MissReason want;

@@ -1,7 +1,12 @@
 // The control plane on planted kernels: warm start, rollout, rollback, quarantine, probation.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/runtime/planted_cache.h"
 
@@ -286,6 +291,163 @@ TEST_F(ControlPlane, HttpServesMetricsStatusAndHealth) {
   EXPECT_EQ(get("/health"), "ok\n");
   EXPECT_EQ(nlohmann::json::parse(get("/status"))["evolution"], "off: switched off (evolve = false)");
   EXPECT_THAT(get("/other"), HasSubstr("not found"));
+}
+
+// Clients that send a byte now and then, and clients that ask without end on connections that they would keep.
+TEST_F(ControlPlane, ClientsThatKeepTalkingDoNotShutAScraperOut) {
+  auto c = config();
+  c.http_address = "127.0.0.1:0";
+  start(c);
+  const int port = runtime->http_port();
+  const auto connected = [port] {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval patience{60, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    return fd;
+  };
+  std::atomic<bool> stop{false};
+  std::atomic<int> cut{0}, answered{0};
+  const auto trickle = [&](int fd) {
+    const std::string begin = "GET /metrics HTTP/1.1\r\nX: ";
+    (void)!::send(fd, begin.data(), begin.size(), MSG_NOSIGNAL);
+    while (!stop) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      if (::send(fd, "x", 1, MSG_NOSIGNAL) == 1) continue;
+      ++cut;
+      break;
+    }
+    ::close(fd);
+  };
+  const auto insist = [&] {
+    while (!stop) {
+      const int fd = connected();
+      const std::string ask = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+      char reply[4096];
+      while (!stop && ::send(fd, ask.data(), ask.size(), MSG_NOSIGNAL) > 0 &&
+             ::recv(fd, reply, sizeof reply, 0) > 0)
+        ++answered;
+      ::close(fd);
+    }
+  };
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 16; ++i) clients.emplace_back(trickle, connected());
+  for (int i = 0; i < 4; ++i) clients.emplace_back(insist);
+  const std::string url = "http://127.0.0.1:" + std::to_string(port) + "/metrics";
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(std::system(("curl -s -f -m 60 -o /dev/null " + url).c_str()), 0) << "scrape " << i;
+  stop = true;
+  for (std::thread& t : clients) t.join();
+  EXPECT_GT(cut, 0) << "every thread had a client that never ended its request";
+  EXPECT_GT(answered, 0);
+}
+
+TEST_F(ControlPlane, AForcedKernelThatArrivesLaterIsForcedThen) {
+  auto c = config();
+  c.force = "affine.f32.affine_rows";
+  c.shadow_arena_bytes = 0;  // nothing is promoted meanwhile
+  start(c);
+  AffineCall x(64, kN);
+  ASSERT_TRUE(call(x).ok());
+  EXPECT_EQ(rung(Rung::kForced), 0);
+  EXPECT_THAT(events(), HasSubstr("force without effect"));
+  plant(dir.path(), kN, {});  // as another process commits it
+  ASSERT_TRUE(serve_until([&] { return rung(Rung::kForced) > 0; }, 60)) << events();
+  EXPECT_EQ(runtime->explain(handle, {{"M", 64}})->rung, "forced");
+  EXPECT_THAT(events(), HasSubstr("forced: affine.f32.affine_rows"));
+}
+
+// The cache directory is moved, replaced or removed under a server.
+class MovedCache : public ControlPlane {
+ protected:
+  RuntimeConfig config() {
+    RuntimeConfig c = ControlPlane::config();
+    c.cache_dir = path;
+    return c;
+  }
+  bool recovers() {
+    return serve_until([&] { return events().find("cache moved") != std::string::npos; }, 60);
+  }
+  std::string path = dir.path() + "/cache", elsewhere = dir.path() + "/old";
+};
+
+TEST_F(MovedCache, ARenamedDirectoryIsNoticedAndWhatServesIsInTheNextOne) {
+  std::filesystem::create_directory(path);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  plant(path, kN, {.served_calls = 1000});
+  start(config());
+  ASSERT_TRUE(serve_until([&] { return rung(Rung::kExact) > 50; }, 20)) << events();
+  std::filesystem::rename(path, elsewhere);
+  ASSERT_TRUE(recovers()) << events();
+  EXPECT_THAT(events(), AllOf(HasSubstr("cache lost: "), HasSubstr("was renamed or removed"),
+                              HasSubstr("1 kernels are in it, 0 live in memory alone")));
+  EXPECT_THAT(runtime->metrics(),
+              AllOf(HasSubstr("niche_cache_moves_total 1"), HasSubstr("niche_cache_lost 0")));
+  EXPECT_EQ(status()["cache"]["problem"], "");
+  EXPECT_EQ(status()["cache"]["entries"], 1);
+  // It serves on, and what another process commits to the directory of that name is found.
+  const uint64_t served = rung(Rung::kExact);
+  plant(path, kN, {.symbol = "affine_slow", .speedup = 9});
+  ASSERT_TRUE(serve_until([&] { return events().find("affine_slow") != std::string::npos; }, 60)) << events();
+  EXPECT_GT(rung(Rung::kExact), served);
+  runtime.reset();
+  start(config());
+  const int before = op->runs[0];
+  AffineCall c(64, kN);
+  ASSERT_TRUE(call(c).ok());
+  EXPECT_EQ(op->runs[0], before) << "the restart serves it from the first call";
+}
+
+TEST_F(MovedCache, QuarantinesMoveAlong) {
+  std::filesystem::create_directory(path);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  const auto ref = plant(path, kN, {.symbol = "affine_wrong", .served_calls = 1000});
+  start(config());
+  ASSERT_TRUE(serve_until([&] { return status()["rollbacks"] == 1; }, 60, 42.0F)) << events();
+  std::filesystem::rename(path, elsewhere);
+  ASSERT_TRUE(recovers()) << events();
+  EXPECT_EQ(open_cache(path)->standings().state(ref.id), StandingState::kQuarantined);
+}
+
+TEST_F(MovedCache, ARemovedDirectoryIsMadeAgainAndTheKernelServesOn) {
+  std::filesystem::create_directory(path);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  plant(path, kN, {.served_calls = 1000});
+  start(config());
+  ASSERT_TRUE(serve_until([&] { return rung(Rung::kExact) > 50; }, 20)) << events();
+  std::filesystem::remove_all(path);
+  ASSERT_TRUE(recovers()) << events();
+  EXPECT_THAT(events(), HasSubstr("0 kernels are in it, 1 live in memory alone"));
+  const int before = op->runs[0];
+  const uint64_t served = rung(Rung::kExact);
+  ASSERT_TRUE(serve_until([&] { return rung(Rung::kExact) > served + 50; }, 20)) << events();
+  EXPECT_LT(op->runs[0] - before, 10) << "the library took over";
+}
+
+TEST_F(MovedCache, WhereNoneCanBeOpenedItSaysSoUntilItIsBack) {
+  std::filesystem::create_directory(path);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  plant(path, kN, {.served_calls = 1000});
+  auto c = config();
+  c.cache_read_only = true;
+  c.state_dir = dir.path() + "/state";
+  start(c);
+  ASSERT_TRUE(serve_until([&] { return rung(Rung::kExact) > 50; }, 20)) << events();
+  std::filesystem::rename(path, elsewhere);
+  ASSERT_TRUE(serve_until([&] { return !status()["cache"]["problem"].get<std::string>().empty(); }, 60));
+  EXPECT_THAT(runtime->explain(handle, {{"M", 64}})->cache,
+              HasSubstr("was renamed or removed, and no other"));
+  EXPECT_THAT(runtime->metrics(), HasSubstr("niche_cache_lost 1"));
+  EXPECT_FALSE(runtime->health().reason.empty());
+  const uint64_t served = rung(Rung::kExact);
+  ASSERT_TRUE(serve_until([&] { return rung(Rung::kExact) > served + 50; }, 20)) << "it serves from memory";
+  std::filesystem::rename(elsewhere, path);
+  ASSERT_TRUE(serve_until([&] { return status()["cache"]["problem"] == ""; }, 60)) << events();
+  EXPECT_THAT(events(), HasSubstr("is there again"));
 }
 
 }  // namespace

@@ -77,6 +77,9 @@ TEST(EvaluateFile, ErrorsNameFileAndLine) {
     const char *text, *words;
   } cases[] = {{"\n// niche: phase a tasks=Q/4\n", "k.cc line 2: unknown axis 'Q'"},
                {"// niche: phase a tasks=M/0\n", "line 1: tasks: bad divisor"},
+               {"// niche: phase a parallel_min=-9\n", "'parallel_min=-9': a number of tasks, at least 1"},
+               {"// niche: phase a parallel_min=0\n", "at least 1"},
+               {"// niche: phase a parallel_min=9x\n", "at least 1"},
                {"// niche: workspace lots\n", "expects a number"},
                {"// niche: pack p\n", "pack: expected"},
                {"// niche: limit N=1..2\n", "'N' is not a variable axis"},

@@ -163,6 +163,131 @@ TEST(TorchScriptOp, UpdatesInPlaceDerivedAxesAndAttributes) {
   }
 }
 
+// --- a reference in Python
+
+const std::string kPythonReference = R"json({
+  "name": "softsign_n16", "op_type": "softsign",
+  "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 16}},
+  "inputs": {"x": {"shape": ["M", "N"], "dtype": "float32"}, "seen": {"shape": ["M"], "dtype": "float32"}},
+  "outputs": {"y": {"shape": ["M", "N"], "dtype": "float32"}},
+  "reference": "import torch\nimport torch.nn.functional as F\ndef run(x, seen):\n    seen += 1\n    return [F.softsign(x)][0]\n",
+  "niche": {"updates": ["seen"], "fallback": "def run(x, seen):\n    seen.add_(1)\n    return x / (x.abs() + 1)\n"}
+})json";
+
+TEST(PythonReferenceOp, WithoutAFallbackItIsRefusedByName) {
+  const Status s =
+      make_torchscript_op(replaced(kPythonReference, R"("fallback")", R"("flops": 8, "fallback_was")"))
+          .status();
+  EXPECT_EQ(s.code(), Code::kInvalid) << "unknown keys are errors";
+  const size_t at = kPythonReference.find(R"(, "fallback")");
+  const Status none = make_torchscript_op(kPythonReference.substr(0, at) + "}}").status();
+  EXPECT_EQ(none.code(), Code::kUnsupported);
+  for (const char* part : {"softsign_n16", "not TorchScript", "niche.fallback"})
+    EXPECT_NE(none.message().find(part), std::string::npos) << none.message();
+}
+
+TEST(PythonReferenceOp, AServerServesTheFallbackAndRunsNoPython) {
+  auto made = make_torchscript_op(kPythonReference);
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  const OpSpec& op = *made->op;
+  EXPECT_EQ(op.fallback_count(), 1);
+  EXPECT_EQ(op.fallback_name(0), "TorchScript fallback");
+  EXPECT_NE(op.tolerance(*made->definition).reason.find("only a worker runs"), std::string::npos);
+  Buffers in(make_problem(op, {"softsign", "f32", {{"M", 3}, {"N", 16}}}));
+  ASSERT_TRUE(
+      op.make_inputs(make_problem(op, {"softsign", "f32", {{"M", 3}, {"N", 16}}}), 0, 1, in.tensors()).ok());
+  const Expected expected(op, in);  // the fallback in fp64
+  EXPECT_LE(expected.error(run_native(op, 0, in), 2).max, 0x1p-23);
+}
+
+TEST(PythonReferenceOp, AWorkerWithoutAnInterpreterRefusesItByName) {
+  const Status s = make_torchscript_op(kPythonReference, {true, "/no/such/python"}).status();
+  EXPECT_EQ(s.code(), Code::kUnsupported);
+  for (const char* part : {"softsign_n16", "the reference is Python", "/no/such/python"})
+    EXPECT_NE(s.message().find(part), std::string::npos) << s.message();
+}
+
+TEST(TorchScriptOp, AFallbackBesideTheReferenceIsAFormAndMustAgreeWithIt) {
+  const std::string two = R"json({
+    "name": "twice", "op_type": "twice", "axes": {"M": {"type": "var"}},
+    "inputs": {"x": {"shape": ["M"], "dtype": "float32"}}, "outputs": {"y": {"shape": ["M"], "dtype": "float32"}},
+    "reference": "def run(x):\n    return x * 2\n", "niche": {"fallback": "def run(x):\n    return x + x\n"}
+  })json";
+  auto made = make_torchscript_op(two);
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  ASSERT_EQ(made->op->fallback_count(), 2);
+  EXPECT_EQ(made->op->fallback_name(0), "TorchScript reference");
+  EXPECT_EQ(made->op->fallback_name(1), "TorchScript fallback");
+  const Status other = make_torchscript_op(replaced(two, "x + x", "x + x.abs()")).status();
+  EXPECT_EQ(other.code(), Code::kUnsupported);
+  for (const char* part :
+       {"definition 'twice'", "does not compute what the reference computes", "output 'y'"})
+    EXPECT_NE(other.message().find(part), std::string::npos) << other.message();
+  // Within rounding of the type that one of them pins.
+  EXPECT_TRUE(make_torchscript_op(replaced(two, "x + x", "(x.float() * 2.0000001)")).ok());
+  EXPECT_FALSE(make_torchscript_op(replaced(two, "x + x", "x * 2.0000001")).ok());
+}
+
+// The first interpreter with torch: NICHE_TEST_PYTHON, the repository's virtual environments, PATH. Empty: none, and
+// `why_not` says what each of them answered.
+std::string interpreter_with_torch(std::string* why_not) {
+  std::vector<std::string> candidates;
+  if (const char* named = std::getenv("NICHE_TEST_PYTHON")) candidates.emplace_back(named);
+  for (const char* folder : {"/.venv-bench", "/.venv"})
+    candidates.push_back(std::string(NICHE_SOURCE_DIR) + folder + "/bin/python3");
+  candidates.emplace_back("python3");
+  for (const std::string& c : candidates) {
+    const Status s = make_torchscript_op(kPythonReference, {true, c}).status();
+    if (s.ok()) return c;
+    *why_not += s.message() + "\n";
+  }
+  return "";
+}
+
+TEST(PythonReferenceOp, AWorkerRunsItInFp64AndRefusesAFallbackThatDisagrees) {
+  std::string why_not;
+  const std::string python = interpreter_with_torch(&why_not);
+  if (python.empty()) GTEST_SKIP() << why_not;
+  auto made = make_torchscript_op(kPythonReference, {true, python});
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  const OpSpec& op = *made->op;
+  EXPECT_NE(op.tolerance(*made->definition).reason.find("the reference is Python, run by Python 3"),
+            std::string::npos)
+      << op.tolerance(*made->definition).reason;
+  const Problem p = make_problem(op, {"softsign", "f32", {{"M", 40}, {"N", 16}}});
+  Buffers in(p);
+  ASSERT_TRUE(op.make_inputs(p, 0, 1, in.tensors()).ok());
+  const Expected expected(op, in);
+  const auto e = expected.error(run_native(op, 0, in), 2);
+  EXPECT_GT(e.max, 0) << "fp32 cannot equal fp64: was the reference run in fp64?";
+  EXPECT_LE(e.max, 0x1p-23);
+  EXPECT_EQ(expected.error(run_native(op, 0, in), 1).max, 0) << "what it updates";
+
+  const Status other =
+      make_torchscript_op(replaced(kPythonReference, "x.abs() + 1", "x.abs() + 1.0001"), {true, python})
+          .status();
+  EXPECT_EQ(other.code(), Code::kUnsupported);
+  EXPECT_NE(other.message().find("does not compute what the reference computes: output 'y'"),
+            std::string::npos)
+      << other.message();
+  const Status update =
+      make_torchscript_op(replaced(kPythonReference, "seen.add_(1)", "seen.add_(2)"), {true, python})
+          .status();
+  EXPECT_NE(update.message().find("output 'seen'"), std::string::npos) << update.message();
+  const Status shape =
+      make_torchscript_op(replaced(kPythonReference, "[F.softsign(x)][0]", "F.softsign(x)[0]"),
+                          {true, python})
+          .status();
+  EXPECT_NE(shape.message().find("the reference gives output 'y' as [16], declared"), std::string::npos)
+      << shape.message();
+
+  auto pinned = make_torchscript_op(replaced(kPythonReference, "F.softsign(x)]", "F.softsign(x.float())]"),
+                                    {true, python});
+  ASSERT_TRUE(pinned.ok()) << pinned.status().to_string();
+  EXPECT_NE(pinned->op->tolerance(*pinned->definition).reason.find("pins its element type (fp32)"),
+            std::string::npos);
+}
+
 struct Broken {
   const char* from;
   const char* to;
@@ -265,7 +390,7 @@ std::string contents(const std::string& path) {
 
 TEST_F(UserOps, TheTutorialShowsTheFilesThatAreTestedHere) {
   const std::string source = NICHE_SOURCE_DIR, tutorial = contents(source + "/docs/operator_tutorial.md");
-  for (const char* file : {"squared_relu.json", "clamped_relu.cc"})
+  for (const char* file : {"squared_relu.json", "capped_swiglu.json", "clamped_relu.cc"})
     EXPECT_NE(tutorial.find(contents(source + "/examples/user_ops/" + file)), std::string::npos) << file;
   OpRegistry ops;
   const Status s = load_user_ops(source + "/examples/user_ops/squared_relu.json", ops);
@@ -278,6 +403,18 @@ TEST_F(UserOps, TheTutorialShowsTheFilesThatAreTestedHere) {
   const auto y = run_native(op, 0, in).values<float>(1);
   EXPECT_EQ(y[3], 2.25f);
   EXPECT_EQ(y[4], 0.f);
+}
+
+TEST_F(UserOps, TheTutorialsReferenceInPythonIsServedByItsFallback) {
+  OpRegistry ops;
+  const Status s =
+      load_user_ops(std::string(NICHE_SOURCE_DIR) + "/examples/user_ops/capped_swiglu.json", ops);
+  ASSERT_TRUE(s.ok()) << s.to_string();
+  const OpSpec& op = *ops.find("capped_swiglu");
+  Buffers in(make_problem(op, {"capped_swiglu", "f32", {{"M", 1}, {"N", 1024}}, {{"limit", 7}}}));
+  in.set(0, std::vector<float>(1024, 50.f));
+  in.set(1, std::vector<float>(1024, 0.5f));
+  EXPECT_EQ(run_native(op, 0, in).values<float>(2)[3], 3.5f);
 }
 
 TEST_F(UserOps, ASharedObjectAddsItsOperators) {

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""The `niche` program's refusals and ends: typing errors that must change nothing, signals, a session that was killed.
+
+usage: cli_test.py NICHE SOURCE_DIR
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+NICHE, SOURCE = sys.argv[1], sys.argv[2]
+SECONDS = 120
+
+KERNEL = """// niche: phase run tasks=M{words}
+extern "C" void run(const void* raw, long begin, long end) { (void)raw, (void)begin, (void)end; }
+"""
+
+
+def niche(*args, expect=None):
+    done = subprocess.run([NICHE, *args], capture_output=True, text=True, timeout=SECONDS)
+    if expect is not None:
+        assert done.returncode == expect, (args, done.returncode, done.stderr)
+    return done
+
+
+def tending_a_cache_that_is_not_there_makes_none(directory):
+    typo = os.path.join(directory, "cahce")
+    for command in (["prune"], ["verify", "--remove"]):
+        done = niche("cache", *command, "--cache", typo, expect=1)
+        assert "no cache of kernels is there" in done.stderr and typo in done.stderr, done.stderr
+        assert not os.path.exists(typo), f"{command} made {typo}"
+
+
+def a_problem_names_each_variable_axis_once(directory):
+    kernel = os.path.join(directory, "kernel.cc")
+    with open(kernel, "w", encoding="ascii") as f:
+        f.write(KERNEL.format(words=""))
+    op = ["--op", "rms_norm", "--const", "N=1024"]
+    for problem, says in (("M=16,Q=3", "no variable axis 'Q'"), ("M=16,N=8", "no variable axis 'N'"),
+                          ("M=16,M=17", "axis 'M' is given twice"), ("Q=16", "axis 'M' is missing")):
+        for command in (["evaluate", kernel], ["evolve", "--cache", os.path.join(directory, "none")]):
+            done = niche(*command, *op, "--problem", problem, expect=2)
+            assert says in done.stderr, (command, problem, done.stderr)
+    done = niche("evolve", "--cache", os.path.join(directory, "none"), *op, "--problem", "M=16:x", expect=2)
+    assert "weight" in done.stderr, done.stderr
+    for value in ("-9", "0", "x"):
+        with open(kernel, "w", encoding="ascii") as f:
+            f.write(KERNEL.format(words=f" parallel_min={value}"))
+        done = niche("evaluate", kernel, *op, "--problem", "M=16", expect=2)
+        assert f"'parallel_min={value}'" in done.stderr, done.stderr
+
+
+class Evolving:
+    """`niche evolve` that has begun to try candidates."""
+
+    def __init__(self, cache):
+        self.process = subprocess.Popen(
+            [NICHE, "evolve", "--op", "rms_norm", "--const", "N=1024", "--problem", "M=64", "--seconds", "100", "--cache", cache],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+        text = ""
+        while " tried" not in text:
+            piece = self.process.stderr.read(1)
+            assert piece, f"it ended: {text}"
+            text += piece
+
+    def end(self):
+        out, err = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, out + err
+
+
+def the_first_signal_ends_a_session_and_the_second_the_program(cache):
+    session = Evolving(cache)
+    session.process.send_signal(signal.SIGINT)
+    code, text = session.end()
+    assert code == 0 and "stopped after" in text, (code, text)
+    session = Evolving(cache)
+    # Two different ones: of one number, a second that comes before the first was taken is no second.
+    session.process.send_signal(signal.SIGINT)
+    session.process.send_signal(signal.SIGTERM)
+    code, text = session.end()
+    assert code in (128 + signal.SIGINT, 128 + signal.SIGTERM) and "leaving at once" in text, (code, text)
+
+
+def a_killed_session_is_shown_as_killed(cache):
+    session = Evolving(cache)
+    rows = niche("sessions", "--cache", cache, expect=0).stdout.splitlines()
+    assert " running " in rows[1], rows
+    session.process.send_signal(signal.SIGKILL)
+    session.end()
+    rows = niche("sessions", "--cache", cache, expect=0).stdout.splitlines()
+    assert " killed " in rows[1], rows
+
+
+def python_with_torch():
+    names = [os.environ.get("NICHE_TEST_PYTHON", ""), SOURCE + "/.venv-bench/bin/python3", SOURCE + "/.venv/bin/python3", "python3"]
+    for name in filter(None, names):
+        try:
+            if subprocess.run([name, "-I", "-c", "import torch"], capture_output=True, timeout=SECONDS).returncode == 0:
+                return name
+        except OSError:
+            pass
+    return None
+
+
+SWIGLU = """// niche: preamble
+// niche: phase run tasks=M
+extern "C" void run(const NicheKernelArgs* k, long begin, long end) {{
+  const float* x = (const float*)k->p[0];
+  const float* gate = (const float*)k->p[1];
+  float* y = (float*)k->p[2];
+  const float limit = (float)k->a[0];
+  for (long i = begin * 1024; i < end * 1024; i += 8) {{
+    const nv::f32x8 v = nv::load<8>(x + i), silu = v * nv::sigmoid(v);
+    nv::store(y + i, (silu > limit ? nv::f32x8{{}} + limit : silu) * nv::load<8>(gate + i){wrong});
+  }}
+}}
+"""
+
+
+def a_reference_in_python_judges_kernels(directory):
+    op = SOURCE + "/examples/user_ops/capped_swiglu.json"
+    kernel = os.path.join(directory, "swiglu.cc")
+
+    def judge(wrong, *more):
+        with open(kernel, "w", encoding="ascii") as f:
+            f.write(SWIGLU.format(wrong=wrong))
+        return niche("evaluate", kernel, "--op-library", op, "--definition", op, "--problem", "M=4", *more)
+
+    done = judge("", "--python", "/no/such/python")
+    assert done.returncode != 0 and "the reference is Python" in done.stderr and "/no/such/python" in done.stderr, done.stderr
+    python = python_with_torch()
+    if python is None:
+        print("SKIPPED: no Python with torch (NICHE_TEST_PYTHON names one)")
+        return
+    done = judge(" * 1.001f", "--python", python)
+    verdict = json.loads(done.stdout)
+    assert done.returncode == 3 and verdict["failed_gate"] in ("smoke", "correctness"), (done.returncode, verdict)
+    assert "'y'" in verdict["reason"], verdict
+    done = judge("", "--python", python)
+    verdict = json.loads(done.stdout)
+    assert done.returncode in (0, 3) and verdict["failed_gate"] not in ("smoke", "correctness"), (done.returncode, verdict)
+    assert verdict["correctness_points"] > 0 and 0 < verdict["max_error"] < 1e-3, verdict
+
+
+def main():
+    directory = tempfile.mkdtemp(prefix="niche-cli-")
+    cache = os.path.join(directory, "cache")
+    try:
+        tending_a_cache_that_is_not_there_makes_none(directory)
+        a_problem_names_each_variable_axis_once(directory)
+        the_first_signal_ends_a_session_and_the_second_the_program(cache)
+        a_killed_session_is_shown_as_killed(cache)
+        a_reference_in_python_judges_kernels(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print("all held")
+
+
+if __name__ == "__main__":
+    main()
