@@ -52,6 +52,7 @@ void PermitGate::end(const Permit& permit, bool revoked) {
   const int64_t now = clock_.now_ns(), used = now - out_since_;
   refill(now);
   tokens_ns_ -= static_cast<double>(used);  // below zero after a hang: it is paid for before the next one
+  tokens_ns_ = std::max(tokens_ns_, -static_cast<double>(limits_.debt_ns_max));
   counts_.used_ns += used;
   counts_.disturbed += traffic_().opened - opened_at_grant_;
   counts_.revoked += revoked ? 1 : 0;

@@ -21,6 +21,8 @@ namespace niche::evolve {
 struct PermitLimits {
   int64_t burst_ns = 300'000;
   double duty = 0.01;  // share of the device's time; 1: an idle device of its own
+  // What is owed at most: a worker that its server stopped while it held a permit did nothing meanwhile.
+  int64_t debt_ns_max = 100'000'000;
 };
 
 // What the server has to do: both only grow.
