@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-FOREIGN = ["nlohmann", "flatbuffers", "dlpack", "CLI", "httplib.h", "sqlite3.h", "nettle", "spdlog", "fmt", "x86_64-linux-gnu/curl", "curl"]
+FOREIGN = ["gtest", "gmock", "nlohmann", "flatbuffers", "dlpack", "CLI", "httplib.h", "sqlite3.h", "nettle", "spdlog", "fmt", "x86_64-linux-gnu/curl", "curl"]
 ALWAYS = ["-include", "cstdint", "-include", "algorithm", "-include", "string", "-include", "atomic", "-include", "mutex"]
 
 
@@ -46,7 +46,7 @@ def collect(build, out, *targets):
         jobs.append({"file": file.replace(source, "@SOURCE@"), "flags": flags, "torch": torch is not None, "targets": users})
     os.makedirs(out, exist_ok=True)
     files = subprocess.run(["git", "-C", source, "ls-files", "-co", "--exclude-standard", "dispatch", "kernels_cache", "kb", "evolve",
-                            "runtime", "bench/cuda", "examples"], check=True, capture_output=True, text=True).stdout.split()
+                            "runtime", "bench/cuda", "tests"], check=True, capture_output=True, text=True).stdout.split()
     for f in files:
         if os.path.exists(os.path.join(source, f)):
             os.makedirs(os.path.join(out, "source", os.path.dirname(f)), exist_ok=True)
@@ -106,14 +106,21 @@ def build(root, objects, count):
     nvidia = os.path.join(os.path.dirname(torch), "nvidia")
     lib = os.path.join(root, "lib")
     gomp = [os.path.join(torch, "lib", f) for f in os.listdir(os.path.join(torch, "lib")) if f.startswith("libgomp")]
-    foreign = [os.path.join(lib, f) for f in sorted(os.listdir(lib)) if f.startswith("lib")]
+    archives = [os.path.join(lib, f) for f in ("libgtest_main.a", "libgmock.a", "libgtest.a") if os.path.exists(os.path.join(lib, f))]
+    foreign = [os.path.join(lib, f) for f in sorted(os.listdir(lib)) if ".so" in f]
     rc = 0
     for target, list_ in names.items():
         r = subprocess.run(["g++", "-o", os.path.join(root, target), *list_, "-rdynamic", "-Wl,--allow-shlib-undefined",
                             f"-Wl,-rpath,{torch}/lib", f"-Wl,-rpath,{lib}", f"-L{torch}/lib", "-Wl,--as-needed", "-ltorch_cpu",
-                            "-lc10", *foreign, *gomp, "-ldl", "-lpthread", f"-Wl,-rpath-link,{nvidia}/cu13/lib"],
+                            "-lc10", *foreign, *gomp, *archives, "-ldl", "-lpthread", f"-Wl,-rpath-link,{nvidia}/cu13/lib"],
                            capture_output=True, text=True)
         print(f"link of {target}:", r.returncode, r.stderr[-3000:], flush=True)
+        # Tests know the programs that they start by where the build tree here has them.
+        for path in {w.split('"')[1].replace("@SOURCE@", os.path.join(root, "source")) for j in jobs for w in j["flags"]
+                     if w.startswith("-D") and w.count('"') == 2 and w.endswith(target + '"')}:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if not os.path.lexists(path):
+                os.symlink(os.path.join(root, target), path)
         rc = rc or r.returncode
     return rc
 

@@ -1,4 +1,4 @@
-// The problems of the ops_cpu benchmark: the sizes of the served ranker and of reference/cpu.md.
+// The problems of the ops_cpu benchmark: the sizes of the served ranker, and of the CPU tables in docs/.
 #pragma once
 
 #include <string>

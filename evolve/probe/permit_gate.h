@@ -1,5 +1,5 @@
 // PermitGate: when a tuning process may use the device that serves. On one GPU each switch to another
-// process's context costs a running request about 0.13 ms, whatever the other does (reference/h200.md §13):
+// process's context costs a running request about 0.13 ms, whatever the other does (measured, docs/cuda.md):
 // so work for tuning runs in bursts of a few hundred microseconds, begun only when no request is in flight,
 // at a bounded duty.
 //
