@@ -26,7 +26,9 @@ def collect(build, out, *targets):
     for target in targets:
         lines = subprocess.run(["ninja", "-C", build, "-t", "commands", target], check=True, capture_output=True, text=True).stdout
         for line in lines.splitlines():
-            if " -c " in line:
+            # A test is built after the programs that it starts, whose objects are not its own.
+            owner = line.split("CMakeFiles/", 1)[-1].split(".dir/", 1)[0]
+            if " -c " in line and (owner == target or owner not in targets):
                 by_line.setdefault(line, []).append(target)
     jobs = []
     for line, users in by_line.items():
@@ -94,7 +96,8 @@ def build(root, objects, count):
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         for job, (name, rc, text, seconds) in zip(jobs, pool.map(lambda j: compile_one(j, root, torch, objects), jobs)):
             for target in job["targets"]:
-                names.setdefault(target, []).append(os.path.join(objects, name))
+                if os.path.join(objects, name) not in names.setdefault(target, []):
+                    names[target].append(os.path.join(objects, name))
             if rc != 0:
                 failed.append(name)
                 print(f"FAILED {name}\n{text[:3000]}", flush=True)

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "evolve/probe/probe_protocol.h"
 #include "evolve/probe/shared_memory.h"
@@ -131,9 +132,13 @@ Status DeviceProbe::place(const ProbeJob& job, std::string* message) {
 
 Permit DeviceProbe::wait_for_permit(int64_t wanted_ns) {
   const int64_t until = clock_.now_ns() + options_.permit_wait_ns;
+  bool late = false;
   for (;;) {
     const Permit p = permits_.ask(wanted_ns);
-    if (p || clock_.now_ns() >= until) return p;
+    // Late twice: a session that stood still learns of it by asking.
+    const bool was_late = std::exchange(late, clock_.now_ns() >= until);
+    if (p || (late && was_late)) return p;
+    if (late) continue;
     std::this_thread::sleep_for(
         std::chrono::nanoseconds(std::clamp<int64_t>(p.retry_after_ns, 1000, kMs * 100)));
   }
@@ -178,17 +183,16 @@ ProbeOutcome DeviceProbe::converse(const ProbeJob& job) {
   for (;;) {
     const int64_t limit =
         permit ? granted_at + permit.burst_ns + options_.grace_ns - clock_.now_ns() : options_.quiet_ns;
+    const int64_t asked_at = clock_.now_ns();
     auto m = process_->receive(limit);
     const int64_t now = clock_.now_ns();
     if (!m.ok()) {
       const bool late = m.status().code() == dispatch::Code::kBusy;
-      const int64_t deadline = granted_at + permit.burst_ns + options_.grace_ns;
-      if (late && permit && now < deadline) continue;
-      // Looked at far too late, this process stood still, and the other one with it (a session that pauses):
-      // one more grace.
-      if (late && permit && now > deadline + kStoodStillNs && !stood_still) {
+      if (late && permit && now < granted_at + permit.burst_ns + options_.grace_ns) continue;
+      // Woken far too late, this process stood still, and the other one with it (a session that pauses): once more.
+      if (late && now > asked_at + std::max<int64_t>(limit, 0) + kStoodStillNs && !stood_still) {
         stood_still = true;
-        granted_at = now - permit.burst_ns;
+        if (permit) granted_at = now - permit.burst_ns;
         continue;
       }
       const bool under_permit = static_cast<bool>(permit);

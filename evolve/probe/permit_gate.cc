@@ -46,6 +46,9 @@ Permit PermitGate::ask(int64_t wanted_ns) {
   return out_;
 }
 
+void PermitGate::give_back(const Permit& permit) { end(permit, false); }
+void PermitGate::revoke(const Permit& permit) { end(permit, true); }
+
 void PermitGate::end(const Permit& permit, bool revoked) {
   const std::lock_guard lock(mutex_);
   if (!out_ || permit.id != out_.id) return;

@@ -64,8 +64,8 @@ class PermitGate final : public PermitSource {
   PermitGate(const PermitLimits& limits, const dispatch::Clock& clock, std::function<Traffic()> traffic);
 
   Permit ask(int64_t wanted_ns) override;
-  void give_back(const Permit& permit) override { end(permit, false); }
-  void revoke(const Permit& permit) override { end(permit, true); }
+  void give_back(const Permit& permit) override;
+  void revoke(const Permit& permit) override;
   Counts counts() const;
 
  private:
