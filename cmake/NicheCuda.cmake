@@ -19,4 +19,7 @@ endif()
 add_library(niche_cuda_headers INTERFACE)
 target_include_directories(niche_cuda_headers SYSTEM INTERFACE "${NICHE_CUDA_INCLUDE}")
 target_compile_definitions(niche_cuda_headers INTERFACE NICHE_WITH_CUDA=1)
+# For what CUDA adds alone: everything else keeps the flags of the build without it, and so its objects in the compiler cache.
+option(NICHE_CUDA_WERROR "warnings of the CUDA parts are errors (CI)" OFF)
+target_compile_options(niche_cuda_headers INTERFACE $<$<BOOL:${NICHE_CUDA_WERROR}>:-Werror>)
 add_library(niche::cuda_headers ALIAS niche_cuda_headers)

@@ -250,20 +250,35 @@ Decision Dispatcher::Call::take_back(ThreadState* t, const CallSite& site, const
   return {k, nullptr, was.route, Rung::kFallback, reason, was.time};
 }
 
-void Dispatcher::Call::record_time(ThreadState* t, const Decision& d, const ProblemKey& key,
-                                   const int64_t* axes, uint64_t ticks) {
-  EventRecord* e = t->timings.begin_push();
-  if (e == nullptr) return;
+namespace {
+
+void write_record(const ThreadState* t, const Decision& d, const ProblemKey& key, const int64_t* axes,
+                  EventRecord* e) {
   e->key = key;
   std::copy(axes, axes + kMaxVarAxes, e->axes);
   e->kernel_id = d.kernel->id;
-  e->ticks = ticks;
   e->request_id = t->request.id;
   e->route = d.route != nullptr ? d.route->index() : kNoRoute;
   e->kind = EventRecord::Kind::kTiming;
   e->rung = d.rung;
   e->reason = d.reason;
+}
+
+}  // namespace
+
+void Dispatcher::Call::record_time(ThreadState* t, const Decision& d, const ProblemKey& key,
+                                   const int64_t* axes, uint64_t ticks) {
+  EventRecord* e = t->timings.begin_push();
+  if (e == nullptr) return;
+  write_record(t, d, key, axes, e);
+  e->ticks = ticks;
   t->timings.commit();
+}
+
+EventRecord Dispatcher::Call::record_of(const Decision& d, const ProblemKey& key, const int64_t* axes) const {
+  EventRecord e;
+  write_record(thread_, d, key, axes, &e);
+  return e;
 }
 
 // `place` is below sample_below: which of the two is it?

@@ -165,6 +165,9 @@ class Dispatcher {
       if (!detached()) record_time(thread_, decision, key, var_axes, ticks);
     }
 
+    // The record that such a call leaves, its ticks open: for times that are known later (devices).
+    EventRecord record_of(const Decision& decision, const ProblemKey& key, const int64_t* var_axes) const;
+
     uint64_t table_version() const {
       return detached()                                    ? 0
              : snapshot_->mode == SnapshotMode::kCapturing ? thread_->captured->version

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dispatch/definition.h"
+#include "dispatch/devices/cuda/cuda_plan.h"
 #include "dispatch/kernel.h"
 
 namespace niche::evolve {
@@ -25,6 +26,8 @@ struct CpuTarget {
   int64_t l2_bytes = 512 << 10;
   int64_t l3_bytes = 16 << 20;
   int threads = 1;  // threads a call may use
+  // "cuda.sm_90a": code is generated for this device, by families that know it; empty: for this CPU.
+  std::string device{};
 };
 
 // One dimension of a schedule space: a name and the values it may take.
@@ -46,6 +49,8 @@ struct KernelSource {
   std::vector<std::string>
       flags;  // beyond the toolchain's own; from its allow-list (for example -fno-trapping-math)
   std::string kernel_name;  // "<op>.<dtype>.<variant>.<params>.<arch>"
+  // Of a kernel for a CUDA device: `text` is CUDA C++, and this is how it is launched. Null: C++.
+  std::shared_ptr<const dispatch::CudaLaunchPlan> cuda{};
 };
 
 class TemplateFamily {

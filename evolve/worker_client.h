@@ -41,6 +41,8 @@ struct SessionRequest {
   std::string policy = "default";              // evolve/search/policy.h
   int batch = 8;                               // candidates a compile; 1 to 64
   int64_t cache_bytes_max = int64_t{4} << 30;  // the least used kernels leave the cache beyond it
+  // "cuda:0": kernels for this device of the server's; empty: for the CPU.
+  std::string device{};
   bool resume = false;  // go on with the store's unfinished session of this Definition, if there is one
 };
 
@@ -65,6 +67,8 @@ struct SessionEvent {
   std::string reason;  // "target reached", "wall time", "stagnation", ...
 };
 
+class PermitSource;
+
 struct WorkerOptions {
   std::string program;            // the `niche` program (or the server's own binary, re-executed)
   std::vector<std::string> args;  // usually {"worker"}
@@ -72,6 +76,9 @@ struct WorkerOptions {
   bool idle_scheduling = true;                  // SCHED_IDLE
   int64_t memory_bytes_max = int64_t{4} << 30;  // data of each of its processes
   int handshake_timeout_ms = 20'000;  // a worker that links libtorch takes about a second under load
+  // Who grants the device time that a session for a device asks for; answered inside poll(). Null: no
+  // permits.
+  PermitSource* permits = nullptr;
 };
 
 class WorkerClient {

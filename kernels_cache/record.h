@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dispatch/devices/cuda/cuda_plan.h"
 #include "dispatch/kernel.h"
 
 namespace niche::kernels_cache {
@@ -18,6 +19,8 @@ struct KernelRecord {
   dispatch::KernelKind kind = dispatch::KernelKind::kCpu;
   dispatch::Guard guard;  // what was verified
   dispatch::LaunchPlan plan;
+  dispatch::CudaLaunchPlan
+      cuda_plan;  // of kCuda: how its blocks are launched; `plan` then says where tiles end
   dispatch::KernelProperties properties;
   dispatch::Provenance provenance;
   std::string source;             // text it was compiled from

@@ -16,7 +16,7 @@ using dispatch::Result;
 using dispatch::Status;
 
 constexpr size_t kNameBytesMax = 1024;
-constexpr size_t kPhasesMax = 3;
+constexpr size_t kPhasesMax = 4;
 constexpr size_t kFactorsMax = dispatch::kMaxAxes;
 constexpr int64_t kExtentMax = int64_t{1} << 48;
 
@@ -71,6 +71,35 @@ Status validate_plan(const dispatch::LaunchPlan& plan) {
   return {};
 }
 
+// What no driver would launch is refused before it reaches one.
+Status validate_cuda_plan(const dispatch::CudaLaunchPlan& plan) {
+  if (plan.phases.empty() || plan.phases.size() > dispatch::CudaLaunchPlan::kPhasesMax)
+    return invalid("CUDA plan: " + std::to_string(plan.phases.size()) + " phases");
+  for (const dispatch::CudaPhase& p : plan.phases) {
+    if (!c_identifier(p.symbol)) return invalid("CUDA plan: symbol '" + p.symbol + "'");
+    if (p.factors.size() > kFactorsMax) return invalid("CUDA plan: too many factors");
+    for (const dispatch::TaskFactor& f : p.factors)
+      if (f.axis < 0 || f.axis >= dispatch::kMaxAxes || f.divisor < 1 || f.divisor > kExtentMax)
+        return invalid("CUDA plan: factor of axis " + std::to_string(f.axis) + " by " +
+                       std::to_string(f.divisor));
+    if (p.threads < 1 || p.threads > 1024 || p.shared_bytes < 0 || p.shared_bytes > (1 << 20) ||
+        p.blocks_per_sm < 0 || p.blocks_per_sm > 64 || p.cluster < 1 || p.cluster > 16)
+      return invalid("CUDA plan: phase " + p.symbol + ": " + std::to_string(p.threads) + " threads, " +
+                     std::to_string(p.shared_bytes) + " bytes shared, " + std::to_string(p.blocks_per_sm) +
+                     " blocks a multiprocessor, clusters of " + std::to_string(p.cluster));
+  }
+  if (plan.workspace_bytes < 0 || plan.workspace_bytes > kExtentMax)
+    return invalid("CUDA plan: workspace_bytes");
+  if (plan.sm_count < 0 || plan.sm_count > (1 << 16)) return invalid("CUDA plan: sm_count");
+  return {};
+}
+
+std::vector<fbs::TaskFactor> factors_of(const std::vector<dispatch::TaskFactor>& factors) {
+  std::vector<fbs::TaskFactor> out;
+  for (const auto& f : factors) out.emplace_back(f.axis, f.divisor);
+  return out;
+}
+
 std::string text_of(const flatbuffers::String* s) { return s == nullptr ? std::string() : s->str(); }
 
 Miss corrupt_miss(const std::string& where, const std::string& text) {
@@ -103,6 +132,7 @@ Status validate(const KernelRecord& r) {
     return invalid(where + "times must be finite and not negative");
   if (r.served_calls < 0) return invalid(where + "served_calls negative");
   NICHE_RETURN_IF_ERROR(named(validate_guard(r.guard)));
+  if (r.kind == dispatch::KernelKind::kCuda) NICHE_RETURN_IF_ERROR(named(validate_cuda_plan(r.cuda_plan)));
   return named(validate_plan(r.plan));
 }
 
@@ -115,11 +145,14 @@ std::vector<uint8_t> encode_record(const KernelRecord& r) {
   }
   std::vector<flatbuffers::Offset<fbs::Phase>> phases;
   for (const dispatch::Phase& p : r.plan.phases) {
-    std::vector<fbs::TaskFactor> factors;
-    for (const auto& f : p.factors) factors.emplace_back(f.axis, f.divisor);
-    phases.push_back(fbs::CreatePhase(b, b.CreateString(p.symbol), b.CreateVectorOfStructs(factors),
-                                      p.parallel_min_tasks));
+    phases.push_back(fbs::CreatePhase(b, b.CreateString(p.symbol),
+                                      b.CreateVectorOfStructs(factors_of(p.factors)), p.parallel_min_tasks));
   }
+  std::vector<flatbuffers::Offset<fbs::CudaPhase>> cuda_phases;
+  for (const dispatch::CudaPhase& p : r.cuda_plan.phases)
+    cuda_phases.push_back(fbs::CreateCudaPhase(b, b.CreateString(p.symbol),
+                                               b.CreateVectorOfStructs(factors_of(p.factors)), p.threads,
+                                               p.shared_bytes, p.blocks_per_sm, p.cluster, p.overlap));
   const auto provenance = fbs::CreateProvenanceDirect(
       b, r.provenance.family.c_str(), r.provenance.parameters.c_str(), r.provenance.session.c_str(),
       r.provenance.compiler.c_str(), r.provenance.source_hash.c_str());
@@ -130,6 +163,7 @@ std::vector<uint8_t> encode_record(const KernelRecord& r) {
   const auto verdict = b.CreateString(r.verdict_json), fallback = b.CreateString(r.fallback_name);
   const auto var_ranges = b.CreateVectorOfStructs(ranges);
   const auto phase_vector = b.CreateVector(phases);
+  const auto cuda_vector = b.CreateVector(cuda_phases);
 
   fbs::KernelRecordBuilder k(b);
   k.add_name(name);
@@ -155,6 +189,8 @@ std::vector<uint8_t> encode_record(const KernelRecord& r) {
   k.add_fallback_name(fallback);
   k.add_created_unix_ns(r.created_unix_ns);
   k.add_served_calls(r.served_calls);
+  k.add_cuda_phases(cuda_vector);
+  k.add_cuda_sm_count(r.cuda_plan.sm_count);
   fbs::FinishKernelRecordBuffer(b, k.Finish());
   return {b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize()};
 }
@@ -191,9 +227,20 @@ Result<KernelRecord> decode_record(std::span<const uint8_t> payload) {
       r.plan.phases.push_back(std::move(phase));
     }
   }
+  if (k.cuda_phases() != nullptr) {
+    for (const fbs::CudaPhase* p : *k.cuda_phases()) {
+      dispatch::CudaPhase phase{text_of(p->symbol()), {},           p->threads(), p->shared_bytes(),
+                                p->blocks_per_sm(),   p->cluster(), p->overlap()};
+      if (p->factors() != nullptr)
+        for (const fbs::TaskFactor* f : *p->factors()) phase.factors.push_back({f->axis(), f->divisor()});
+      r.cuda_plan.phases.push_back(std::move(phase));
+    }
+  }
   r.plan.pack_symbol = text_of(k.pack_symbol());
   r.plan.packed_bytes = k.packed_bytes();
   r.plan.workspace_bytes = k.workspace_bytes();
+  r.cuda_plan.workspace_bytes = r.plan.workspace_bytes;
+  r.cuda_plan.sm_count = k.cuda_sm_count();
   r.properties = {k.deterministic(), k.batch_invariant(), k.capturable()};
   const fbs::Provenance& from = *k.provenance();
   r.provenance = {text_of(from.family()), text_of(from.parameters()), text_of(from.session()),

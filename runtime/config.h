@@ -22,6 +22,8 @@
 
 namespace niche {
 
+class DevicePlane;
+
 struct RuntimeConfig {
   // Operators. runtime/torch fills these with the built-in ones (niche::torch_config()).
   std::vector<std::shared_ptr<const dispatch::OpSpec>> ops;
@@ -47,6 +49,8 @@ struct RuntimeConfig {
   dispatch::Executor executor;
   // Devices whose tensors calls may carry (DLPack's kDLCUDA, ids from 0). 0: host memory alone.
   int cuda_devices = 0;
+  // Evolved kernels on those devices (runtime/cuda: enable_cuda). Null: library forms alone.
+  std::shared_ptr<DevicePlane> devices;
   // Device memory for one call's workspace on one stream, reserved before: called on the call's path, so it
   // must not allocate; null: none, and the fallback answers. Empty: no kernel that wants any is served.
   std::function<void*(int device, void* stream, int64_t bytes)> device_workspace;

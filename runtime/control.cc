@@ -43,9 +43,11 @@ LatencyWatch::Options latency_options(const RuntimeConfig& c) {
 
 }  // namespace
 
-Control::DefinitionState::DefinitionState(RuntimeCore& core, RuntimeCore::Known k)
+Control::DefinitionState::DefinitionState(RuntimeCore& core, RuntimeCore::Known k, int on)
     : known(std::move(k)),
-      board(core.dispatcher(), known.id, static_cast<uint32_t>(core.executor().threads)) {}
+      device(on),
+      board(core.dispatcher(), known.id, static_cast<uint32_t>(core.executor().threads),
+            static_cast<uint32_t>(on)) {}
 
 Control::Control(std::shared_ptr<RuntimeCore> core)
     : core_(std::move(core)),
@@ -61,9 +63,10 @@ dispatch::Result<std::unique_ptr<Control>> Control::start(std::shared_ptr<Runtim
   c->started_ns_ = c->last_shadow_refill_ns_ = c->core_->clock().now_ns();
   if (config.disable) {
     c->evolution_off_ = "disabled";
-    c->cache_problem_ = "disabled";
+    c->shelves_.resize(1);
+    c->shelves_[0].problem = "disabled";
   } else {
-    c->open_cache();
+    c->open_caches();
     c->find_worker();
     if (!config.force.empty()) c->forced_ = config.force;
   }
@@ -108,9 +111,9 @@ Control::~Control() {
   if (background_thread_.joinable()) background_thread_.join();
   sessions_.clear();
   core_->dispatcher().shut_down();
-  if (!cache_) return;
   flush_served();
-  if (can_mark_) (void)cache_->probation().end_run();
+  for (Shelf& s : shelves_)
+    if (s.can_mark) (void)s.cache->probation().end_run();
 }
 
 void Control::run_control() {
@@ -135,7 +138,7 @@ void Control::tick(int64_t now_ns) {
   plan(now_ns);
   if (now_ns - last_refresh_ns_ > seconds(2)) {
     last_refresh_ns_ = now_ns;
-    look_after_cache_place();
+    for (Shelf& s : shelves_) look_after_cache_place(s);
     find_new_records();
   }
   force_what_arrived(now_ns);
@@ -191,10 +194,10 @@ void Control::run_background() {
   }
 }
 
-Control::DefinitionState& Control::state_of(const RuntimeCore::Known& known) {
-  auto& state = definitions_[known.id];
+Control::DefinitionState& Control::state_of(const RuntimeCore::Known& known, int device) {
+  auto& state = definitions_[place_of(known.id, static_cast<uint32_t>(device))];
   if (!state) {
-    state = std::make_unique<DefinitionState>(*core_, known);
+    state = std::make_unique<DefinitionState>(*core_, known, device);
     std::lock_guard<std::mutex> lock(resolve_mutex_);
     for (int form = 0; form < known.op->fallback_count(); ++form)
       if (auto k = core_->dispatcher().fallback(known.id, form)) by_id_[k->id] = k;
@@ -207,8 +210,12 @@ void Control::on_handle(HandleState& handle) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto known = core_->find(handle.site().definition());
   const bool fresh = definitions_.find(known->id) == definitions_.end();
-  DefinitionState& d = state_of(*known);
+  DefinitionState& d = state_of(*known, 0);
   if (fresh) warm_start(d);
+  // Operators of plain code have no calls on devices.
+  for (int device = 1; fresh && device < static_cast<int>(shelves_.size()) && known->op->runs_on_device();
+       ++device)
+    warm_start(state_of(*known, device));
   for (const auto& [id, k] : d.residents) {
     const Status s = handle.bindings().pack(k->kernel);
     if (!s.ok()) event("packing refused", known->definition->name(), s.message(), LogLevel::kWarning);

@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "evolve/probe/permit_gate.h"
 #include "kernels_cache/kernel_cache.h"
 #include "runtime/core.h"
 #include "runtime/explanation.h"
@@ -74,8 +75,11 @@ class Control {
     std::string kernel, state, reason;
   };
   struct DefinitionState {
-    DefinitionState(RuntimeCore& core, RuntimeCore::Known k);
+    DefinitionState(RuntimeCore& core, RuntimeCore::Known k, int on);
     RuntimeCore::Known known;
+    const int device;  // CallFrame::device: 0: the host
+    // What telemetry, planner and sessions know it by: its number, with the device above it.
+    uint32_t place() const { return place_of(known.id, static_cast<uint32_t>(device)); }
     RouteBoard board;
     std::map<uint64_t, std::shared_ptr<const ResidentKernel>> residents;  // by Kernel::id
     std::deque<std::shared_ptr<const ResidentKernel>> waiting;            // for their rollout
@@ -101,6 +105,19 @@ class Control {
     bool dirty = false;           // the board changed: publish at the end of the tick
     bool yielding = false;        // the last session was asked to end for another Definition's sake
     std::string publish_failure;  // the last one that was told
+  };
+  // Definitions have 24 bits.
+  static uint32_t place_of(uint32_t definition, uint32_t device) { return definition | device << 24; }
+  // A cache directory: each device has an environment of its own, and so a directory.
+  struct Shelf {
+    std::unique_ptr<kernels_cache::KernelCache> cache;
+    std::string problem;                   // why there is no cache, or why it cannot be written
+    bool lost = false;                     // the directory is not where its path says
+    kernels_cache::CacheCounters earlier;  // of caches whose directory was lost: counters only grow
+    kernels_cache::StartupReport startup;
+    bool can_mark = false;  // probation marks are possible
+    int64_t mark_again_ns = 0;
+    bool probation_mode = false;
   };
   struct Event {
     int64_t unix_ns;
@@ -128,26 +145,32 @@ class Control {
   explicit Control(std::shared_ptr<RuntimeCore> core);
 
   // control_cache.cc
-  void open_cache();
+  void open_caches();
+  void open_cache(int device);
+  Shelf& shelf(const DefinitionState& d) { return shelves_[static_cast<size_t>(d.device)]; }
+  const Shelf& host() const { return shelves_[0]; }
   // Notices a cache directory that was renamed, replaced or removed, and opens the one at its path.
-  void look_after_cache_place();
-  void move_to(std::unique_ptr<kernels_cache::KernelCache> cache);
+  void look_after_cache_place(Shelf& s);
+  void move_to(Shelf& s, std::unique_ptr<kernels_cache::KernelCache> cache);
   void warm_start(DefinitionState& d);
   // Null: a miss, refused, or tried before; noted for explain.
   std::shared_ptr<const ResidentKernel> load_kernel(DefinitionState& d, const kernels_cache::KernelId& id);
+  void learn_form(DefinitionState& d, const ResidentKernel& k);
   // Whether kernels can be put on probation. A run that could not begin is tried again every few seconds.
-  bool may_mark();
-  bool put_on_probation(const ResidentKernel& k);
+  bool may_mark(Shelf& shelf);
+  bool put_on_probation(Shelf& shelf, const ResidentKernel& k);
   void quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason);
   void look_after_probation(int64_t now_ns);
+  void end_probation_mode();
   void flush_served();
   void find_new_records();
+  void find_new_records(Shelf& s);
 
   // control.cc
   void run_control();
   void tick(int64_t now_ns);
   void run_background();
-  DefinitionState& state_of(const RuntimeCore::Known& known);
+  DefinitionState& state_of(const RuntimeCore::Known& known, int device);
   void event(std::string kind, const std::string& definition, std::string text, dispatch::LogLevel level);
   static void note_gone(DefinitionState& d, Gone gone);
   // The kernel has left the board: its packed constants go, and explain says why.
@@ -155,6 +178,8 @@ class Control {
 
   // control_traffic.cc
   void drain(int64_t now_ns);
+  // A record of the hot path; `ns`: of a timed call.
+  void take_record(const dispatch::EventRecord& e, double ns, int64_t now_ns);
   void take_findings(int64_t now_ns);
   void check_bindings();
   void ask_for_form(DefinitionState& d, const dispatch::WideProblem& problem);
@@ -189,16 +214,8 @@ class Control {
   std::unique_ptr<HttpServer> http_;
 
   mutable std::mutex mutex_;
-  std::unique_ptr<kernels_cache::KernelCache> cache_;
-  std::string cache_problem_;  // why there is no cache, or why it cannot be written
-  bool cache_lost_ = false;    // the directory is not where its path says
-  // Of caches whose directory was lost: counters only grow.
-  kernels_cache::CacheCounters earlier_cache_counters_;
-  kernels_cache::StartupReport startup_;
-  bool can_mark_ = false;  // probation marks are possible
-  int64_t mark_again_ns_ = 0;
-  bool probation_mode_ = false;
-  std::unordered_map<uint32_t, std::unique_ptr<DefinitionState>> definitions_;
+  std::vector<Shelf> shelves_;  // the host's, then one a device
+  std::unordered_map<uint32_t, std::unique_ptr<DefinitionState>> definitions_;  // by place()
   KernelLoader loader_;
   telemetry::Telemetry telemetry_;
   std::vector<telemetry::Sample> samples_;
@@ -210,10 +227,12 @@ class Control {
   HostPressure pressure_;
   PressureSample last_pressure_;
   std::string worker_program_, evolution_off_, pause_reason_, plan_idle_;
-  std::map<uint32_t, std::unique_ptr<SessionRunner>> sessions_;  // by Definition
+  std::map<uint32_t, std::unique_ptr<SessionRunner>> sessions_;  // by place()
+  std::vector<std::unique_ptr<evolve::PermitSource>> permits_;   // by device, from 1
   double ended_sessions_cpu_ = 0, running_sessions_cpu_ = 0;
   std::string forced_;
-  int64_t force_due_ns_ = 0;  // the forced kernel arrived, or could not be put on probation: (again) then; 0: never
+  int64_t force_due_ns_ =
+      0;  // the forced kernel arrived, or could not be put on probation: (again) then; 0: never
   Counters counters_;
   std::deque<Event> events_;  // at most kEventsMax
   int64_t started_ns_ = 0, last_shadow_refill_ns_ = 0, last_bindings_ns_ = 0, last_flush_ns_ = 0,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/control.h"
+#include "runtime/device_plane.h"
 #include "runtime/handle_state.h"
 #include "runtime/host_environment.h"
 
@@ -17,17 +18,27 @@ using kernels_cache::KernelId;
 // A full disk may have room again.
 constexpr int64_t kMarkRetryNs = 5'000'000'000;
 
-void Control::open_cache() {
+void Control::open_caches() {
+  const auto& devices = core_->config().devices;
+  shelves_.resize(1 + static_cast<size_t>(devices != nullptr ? devices->count() : 0));
+  for (int device = 0; device < static_cast<int>(shelves_.size()); ++device) open_cache(device);
+}
+
+void Control::open_cache(int device) {
   const RuntimeConfig& config = core_->config();
+  Shelf& shelf = shelves_[static_cast<size_t>(device)];
   if (config.cache_dir.empty()) {
-    cache_problem_ = "no cache_dir is configured";
+    shelf.problem = "no cache_dir is configured";
     return;
   }
   const bool writes = !config.cache_read_only;
-  auto environment = host_environment(config.libraries, config.op_libraries, writes && config.evolve);
+  const bool compiler = writes && config.evolve;
+  auto environment =
+      device == 0 ? host_environment(config.libraries, config.op_libraries, compiler)
+                  : config.devices->environment(device - 1, config.libraries, config.op_libraries, compiler);
   if (!environment.ok()) {
-    cache_problem_ = environment.status().to_string();
-    core_->log(LogLevel::kError, "runtime", "cache: " + cache_problem_);
+    shelf.problem = environment.status().to_string();
+    core_->log(LogLevel::kError, "runtime", "cache: " + shelf.problem);
     return;
   }
   kernels_cache::CacheOptions options;
@@ -42,93 +53,99 @@ void Control::open_cache() {
   auto cache = KernelCache::open(std::move(options));
   if (!cache.ok()) {
     // A server without its cache serves the library; it does not refuse to start.
-    cache_problem_ = cache.status().to_string();
-    core_->log(LogLevel::kError, "runtime", "cache '" + config.cache_dir + "': " + cache_problem_);
+    shelf.problem = cache.status().to_string();
+    core_->log(LogLevel::kError, "runtime", "cache '" + config.cache_dir + "': " + shelf.problem);
     return;
   }
-  cache_ = *std::move(cache);
+  shelf.cache = *std::move(cache);
   const int64_t now = core_->clock().unix_time_ns();
-  startup_ = cache_->probation().startup_scan(cache_->standings(), now);
-  if (!startup_.explanation.empty()) core_->log(LogLevel::kWarning, "runtime", startup_.explanation);
-  (void)may_mark();
-  if (startup_.fallbacks_only) {
-    probation_mode_ = true;
-    (void)core_->dispatcher().publisher().set_mode(dispatch::SnapshotMode::kProbation);
+  shelf.startup = shelf.cache->probation().startup_scan(shelf.cache->standings(), now);
+  if (!shelf.startup.explanation.empty())
+    core_->log(LogLevel::kWarning, "runtime", shelf.startup.explanation);
+  (void)may_mark(shelf);
+  if (shelf.startup.fallbacks_only) {
+    shelf.probation_mode = true;
+    // A device's kernels are held back by not loading them; the host goes on.
+    if (device == 0) (void)core_->dispatcher().publisher().set_mode(dispatch::SnapshotMode::kProbation);
   }
 }
 
-void Control::look_after_cache_place() {
-  if (!cache_) return;
-  const kernels_cache::Place place = cache_->place();
+void Control::look_after_cache_place(Shelf& s) {
+  if (!s.cache) return;
+  const kernels_cache::Place place = s.cache->place();
   if (place == kernels_cache::Place::kHere) {
-    if (std::exchange(cache_lost_, false)) {
-      cache_problem_.clear();
-      event("cache found", "", cache_->home().path() + " is there again", LogLevel::kWarning);
+    if (std::exchange(s.lost, false)) {
+      s.problem.clear();
+      event("cache found", "", s.cache->home().path() + " is there again", LogLevel::kWarning);
     }
     return;
   }
   const std::string what =
-      cache_->home().path() + (place == kernels_cache::Place::kGone ? " was renamed or removed"
-                                                                    : " was replaced by another directory");
-  if (!std::exchange(cache_lost_, true)) {
+      s.cache->home().path() + (place == kernels_cache::Place::kGone ? " was renamed or removed"
+                                                                     : " was replaced by another directory");
+  if (!std::exchange(s.lost, true)) {
     ++counters_.cache_moves;
     event("cache lost", "", what + "; what serves goes on from memory", LogLevel::kError);
-    for (const auto& [id, s] : sessions_) s->stop();  // their kernels would go where nobody looks
+    for (const auto& [place, session] : sessions_)  // their kernels would go where nobody looks
+      if (&shelf(*definitions_.at(place)) == &s) session->stop();
   }
-  auto cache = KernelCache::open(cache_->options());
+  auto cache = KernelCache::open(s.cache->options());
   if (!cache.ok()) {
-    cache_problem_ = what + ", and no other can be opened: " + cache.status().to_string();
+    s.problem = what + ", and no other can be opened: " + cache.status().to_string();
     return;
   }
-  cache_lost_ = false;
-  move_to(*std::move(cache));
+  s.lost = false;
+  move_to(s, *std::move(cache));
 }
 
 // What stands against kernels, what is on probation and what serves moves along; a removed directory gives no
 // artefacts, so that its kernels serve from memory until this process ends.
-void Control::move_to(std::unique_ptr<KernelCache> cache) {
-  const std::unique_ptr<KernelCache> old = std::exchange(cache_, std::move(cache));
-  if (can_mark_) (void)old->probation().end_run();
-  can_mark_ = false;
-  mark_again_ns_ = 0;
-  cache_problem_.clear();
+void Control::move_to(Shelf& s, std::unique_ptr<KernelCache> cache) {
+  const std::unique_ptr<KernelCache> old = std::exchange(s.cache, std::move(cache));
+  if (s.can_mark) (void)old->probation().end_run();
+  s.can_mark = false;
+  s.mark_again_ns = 0;
+  s.problem.clear();
   const kernels_cache::CacheCounters counted = old->counters();
-  for (size_t i = 0; i < counted.misses.size(); ++i) earlier_cache_counters_.misses[i] += counted.misses[i];
+  for (size_t i = 0; i < counted.misses.size(); ++i) s.earlier.misses[i] += counted.misses[i];
   // Marks of processes that died while they used this directory. It was not us: no fallbacks alone.
-  const auto found = cache_->probation().startup_scan(cache_->standings(), core_->clock().unix_time_ns());
+  const auto found = s.cache->probation().startup_scan(s.cache->standings(), core_->clock().unix_time_ns());
   if (!found.held.empty()) core_->log(LogLevel::kWarning, "runtime", found.explanation);
-  if (const Status s = cache_->standings().adopt(old->standings()); !s.ok())
-    core_->log(LogLevel::kWarning, "runtime", "quarantines hold in this process alone: " + s.to_string());
+  if (const Status adopted = s.cache->standings().adopt(old->standings()); !adopted.ok())
+    core_->log(LogLevel::kWarning, "runtime",
+               "quarantines hold in this process alone: " + adopted.to_string());
   int copied = 0, left = 0;
   for (auto& [id, d] : definitions_) {
+    if (&shelf(*d) != &s) continue;
     d->known_records.clear();
     d->flushed_calls.clear();
     for (const auto& [kernel_id, k] : d->residents) {
       d->known_records.insert(k->ref.id);
       const bool answers = d->board.serves(kernel_id) || d->board.challenges(kernel_id);
-      if (!core_->config().cache_read_only) (cache_->copy(k->ref.id, *old).ok() ? copied : left) += 1;
-      if (answers) (void)put_on_probation(*k);
+      if (!core_->config().cache_read_only) (s.cache->copy(k->ref.id, *old).ok() ? copied : left) += 1;
+      if (answers) (void)put_on_probation(s, *k);
     }
-    for (const KernelId& other : cache_->of_definition(d->known.definition->hash()))
+    for (const KernelId& other : s.cache->of_definition(d->known.definition->hash()))
       if (auto k = load_kernel(*d, other)) d->waiting.push_back(k);
   }
   event("cache moved", "",
-        cache_->home().path() + " is open again: " + std::to_string(copied) + " kernels are in it, " +
+        s.cache->home().path() + " is open again: " + std::to_string(copied) + " kernels are in it, " +
             std::to_string(left) + " live in memory alone",
         LogLevel::kWarning);
 }
 
 void Control::warm_start(DefinitionState& d) {
-  if (!cache_ || probation_mode_) return;
+  Shelf& shelf = this->shelf(d);
+  if (!shelf.cache || shelf.probation_mode) return;
   size_t loaded = 0;
-  for (const KernelId& id : cache_->of_definition(d.known.definition->hash())) {
+  for (const KernelId& id : shelf.cache->of_definition(d.known.definition->hash())) {
     if (loaded == kWarmKernelsMax) break;
     auto k = load_kernel(d, id);
     if (!k) continue;
     ++loaded;
     // What answered live calls before the restart answers the first one after it; what never did starts with
     // shadow.
-    if ((k->served_calls > 0 || k->proven) && put_on_probation(*k))
+    if ((k->served_calls > 0 || k->proven) && put_on_probation(shelf, *k))
       d.board.add_serving(k);
     else
       d.waiting.push_back(k);
@@ -145,19 +162,21 @@ void Control::warm_start(DefinitionState& d) {
 std::shared_ptr<const ResidentKernel> Control::load_kernel(DefinitionState& d, const KernelId& id) {
   if (!d.known_records.insert(id).second) return nullptr;
   kernels_cache::Miss miss;
-  const auto record = cache_->load(id, kernels_cache::Part::kRecordAndArtefact, &miss);
+  kernels_cache::KernelCache& cache = *shelf(d).cache;
+  const auto record = cache.load(id, kernels_cache::Part::kRecordAndArtefact, &miss);
   if (!record) {
     note_gone(d, {id.hex(), kernels_cache::miss_reason_name(miss.reason), miss.text});
     if (miss.reason == kernels_cache::MissReason::kHeld) d.known_records.erase(id);  // a commit may clear it
     return nullptr;
   }
-  auto kernel = loader_.load(d.known, *record, cache_->proven(id));
+  auto kernel = loader_.load(d.known, *record, cache.proven(id), d.device);
   if (!kernel.ok()) {
     ++counters_.refused_kernels;
     note_gone(d, {record->name, "refused", kernel.status().to_string()});
     event("kernel refused", d.known.definition->name(), kernel.status().to_string(), LogLevel::kWarning);
     return nullptr;
   }
+  if (d.device != 0) learn_form(d, **kernel);
   d.residents[(*kernel)->id()] = *kernel;
   if ((*kernel)->ref.kernel == forced_) force_due_ns_ = 1;  // at the next tick
   std::lock_guard<std::mutex> lock(resolve_mutex_);
@@ -166,29 +185,41 @@ std::shared_ptr<const ResidentKernel> Control::load_kernel(DefinitionState& d, c
   return *kernel;
 }
 
-bool Control::may_mark() {
-  if (can_mark_ || !cache_) return can_mark_;
+// The library form that the judge found best at each point that it timed.
+void Control::learn_form(DefinitionState& d, const ResidentKernel& k) {
+  const int axes = static_cast<int>(d.known.definition->var_axes().size());
+  for (const evolve::PointTiming& t : k.timing)
+    for (int form = 0; form < d.known.op->fallback_count(); ++form)
+      if (d.known.op->fallback_name(form) == t.fallback && t.var_axes.size() == static_cast<size_t>(axes))
+        if (auto kernel = core_->dispatcher().fallback(d.known.id, form)) {
+          d.board.set_form(form_class(t.var_axes.data(), axes), kernel);
+          d.dirty = true;
+        }
+}
+
+bool Control::may_mark(Shelf& shelf) {
+  if (shelf.can_mark || !shelf.cache) return shelf.can_mark;
   const int64_t now = core_->clock().now_ns();
-  if (now < mark_again_ns_) return false;
-  mark_again_ns_ = now + kMarkRetryNs;
-  const Status s = cache_->probation().begin_run(core_->clock().unix_time_ns());
-  can_mark_ = s.ok();
+  if (now < shelf.mark_again_ns) return false;
+  shelf.mark_again_ns = now + kMarkRetryNs;
+  const Status s = shelf.cache->probation().begin_run(core_->clock().unix_time_ns());
+  shelf.can_mark = s.ok();
   const std::string problem = s.ok() ? "" : "no probation marks: " + s.message();
-  if (!s.ok() && problem != cache_problem_)
+  if (!s.ok() && problem != shelf.problem)
     core_->log(
         LogLevel::kWarning, "runtime",
         "cache '" + core_->config().cache_dir + "': " + problem + "; no kernel of it can start to serve");
-  if (s.ok() && !cache_problem_.empty())
+  if (s.ok() && !shelf.problem.empty())
     core_->log(LogLevel::kInfo, "runtime", "cache '" + core_->config().cache_dir + "': can be written again");
-  cache_problem_ = problem;
-  return can_mark_;
+  shelf.problem = problem;
+  return shelf.can_mark;
 }
 
-bool Control::put_on_probation(const ResidentKernel& k) {
+bool Control::put_on_probation(Shelf& shelf, const ResidentKernel& k) {
   if (k.proven) return true;
-  if (!may_mark()) return false;
-  if (cache_->probation().marked(k.ref.id)) return true;
-  const Status s = cache_->probation().mark(k.ref, core_->clock().unix_time_ns());
+  if (!may_mark(shelf)) return false;
+  if (shelf.cache->probation().marked(k.ref.id)) return true;
+  const Status s = shelf.cache->probation().mark(k.ref, core_->clock().unix_time_ns());
   if (!s.ok())
     event("probation", k.ref.definition, k.ref.kernel + " may not serve: " + s.to_string(), LogLevel::kError);
   return s.ok();
@@ -196,73 +227,89 @@ bool Control::put_on_probation(const ResidentKernel& k) {
 
 void Control::quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason) {
   ++counters_.quarantines;
-  if (cache_) {
-    const Status s = cache_->standings().quarantine(k.ref, reason, core_->clock().unix_time_ns());
+  if (auto& cache = shelf(d).cache) {
+    const Status s = cache->standings().quarantine(k.ref, reason, core_->clock().unix_time_ns());
     if (!s.ok())
       event("quarantine", d.known.definition->name(),
             k.ref.kernel + " holds in this process alone: " + s.to_string(), LogLevel::kError);
-    (void)cache_->probation().clear(k.ref.id);
+    (void)cache->probation().clear(k.ref.id);
   }
   event("quarantine", d.known.definition->name(), k.ref.kernel + ": " + reason, LogLevel::kError);
 }
 
 // Probation ends after so many calls and so much time as a serving kernel.
 void Control::look_after_probation(int64_t now_ns) {
-  if (!cache_) return;
   const RuntimeConfig& config = core_->config();
   for (auto& [id, d] : definitions_) {
+    kernels_cache::KernelCache* const cache = shelf(*d).cache.get();
+    if (cache == nullptr) continue;
     for (const auto& k : d->board.serving()) {
-      if (k->proven || !cache_->probation().marked(k->ref.id)) continue;
+      if (k->proven || !cache->probation().marked(k->ref.id)) continue;
       const auto since = d->serving_since_ns.try_emplace(k->id(), now_ns).first->second;
       if (static_cast<double>(now_ns - since) < config.probation_seconds * 1e9) continue;
       if (static_cast<int64_t>(d->board.calls_of(k->id())) < config.probation_calls) continue;
-      cache_->set_proven(k->ref.id);
-      if (const Status s = cache_->probation().clear(k->ref.id); s.ok())
+      cache->set_proven(k->ref.id);
+      if (const Status s = cache->probation().clear(k->ref.id); s.ok())
         event("probation served", d->known.definition->name(), k->ref.kernel, LogLevel::kInfo);
     }
   }
-  if (probation_mode_ && core_->clock().unix_time_ns() >= startup_.fallbacks_only_until_unix_ns) {
-    probation_mode_ = false;
-    (void)core_->dispatcher().publisher().set_mode(dispatch::SnapshotMode::kServing);
-    for (auto& [id, d] : definitions_) warm_start(*d);
+  end_probation_mode();
+}
+
+void Control::end_probation_mode() {
+  for (Shelf& s : shelves_) {
+    if (!s.probation_mode || core_->clock().unix_time_ns() < s.startup.fallbacks_only_until_unix_ns) continue;
+    s.probation_mode = false;
+    if (&s == &shelves_[0]) (void)core_->dispatcher().publisher().set_mode(dispatch::SnapshotMode::kServing);
+    for (auto& [id, d] : definitions_)
+      if (&shelf(*d) == &s) warm_start(*d);
     event("probation", "", "fallbacks-only time is over; verified kernels may serve again",
           LogLevel::kWarning);
   }
 }
 
 void Control::flush_served() {
-  if (!cache_ || core_->config().cache_read_only) return;
-  bool any = false;
+  if (core_->config().cache_read_only) return;
+  std::vector<bool> any(shelves_.size(), false);
   for (auto& [id, d] : definitions_) {
+    kernels_cache::KernelCache* const cache = shelf(*d).cache.get();
+    if (cache == nullptr) continue;
     for (const auto& k : d->board.serving()) {
       const uint64_t calls = d->board.calls_of(k->id());
       uint64_t& flushed = d->flushed_calls[k->id()];
       if (calls <= flushed) continue;
-      cache_->count_served(k->ref.id, static_cast<int64_t>(calls - flushed));
+      cache->count_served(k->ref.id, static_cast<int64_t>(calls - flushed));
       flushed = calls;
-      any = true;
+      any[static_cast<size_t>(d->device)] = true;
     }
   }
-  if (any) (void)cache_->flush();  // kBusy: another process writes the index; the counts wait in memory
+  for (size_t i = 0; i < shelves_.size(); ++i)
+    if (any[i]) (void)shelves_[i].cache->flush();  // kBusy: another process writes the index; the counts wait
 }
 
 // Kernels that other processes committed, and those of our own sessions whose event was lost.
 void Control::find_new_records() {
-  if (!cache_ || probation_mode_) return;
-  (void)cache_->standings().refresh();  // what was known stays; cache_->refresh() counts the failure
+  for (Shelf& s : shelves_)
+    if (s.cache && !s.probation_mode) find_new_records(s);
+}
+
+void Control::find_new_records(Shelf& s) {
+  (void)s.cache->standings().refresh();  // what was known stays; cache->refresh() counts the failure
   // Another process of this machine may have condemned what serves here.
   for (auto& [id, d] : definitions_) {
+    if (&shelf(*d) != &s) continue;
     std::vector<uint64_t> condemned;
     for (const auto& [kernel_id, k] : d->residents)
-      if (cache_->standings().state(k->ref.id) == kernels_cache::StandingState::kQuarantined)
+      if (s.cache->standings().state(k->ref.id) == kernels_cache::StandingState::kQuarantined)
         condemned.push_back(kernel_id);
     for (uint64_t kernel : condemned)
       roll_back(*d, kernel, "quarantined by another process", core_->clock().now_ns());
   }
-  const KernelCache::Changes changes = cache_->refresh();
+  const KernelCache::Changes changes = s.cache->refresh();
   if (changes.added.empty() && changes.removed.empty()) return;
   for (auto& [id, d] : definitions_) {
-    const std::vector<KernelId> ours = cache_->of_definition(d->known.definition->hash());
+    if (&shelf(*d) != &s) continue;
+    const std::vector<KernelId> ours = s.cache->of_definition(d->known.definition->hash());
     for (const KernelId& added : changes.added) {
       if (std::find(ours.begin(), ours.end(), added) == ours.end()) continue;
       if (auto k = load_kernel(*d, added)) d->waiting.push_back(k);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/control.h"
+#include "runtime/device_plane.h"
 #include "runtime/handle_state.h"
 #include "runtime/http_server.h"
 #include "runtime/metrics_text.h"
@@ -66,15 +67,15 @@ dispatch::Result<Explanation> Control::explain(
   e.rung = rung_name(Rung::kFallback);
 
   std::lock_guard<std::mutex> lock(mutex_);
-  e.cache = cache_ ? core_->config().cache_dir + " (" + std::to_string(cache_->entries().size()) +
-                         " kernels)" + (cache_problem_.empty() ? "" : "; " + cache_problem_)
-                   : "unusable: " + cache_problem_;
+  e.cache = host().cache ? core_->config().cache_dir + " (" + std::to_string(host().cache->entries().size()) +
+                               " kernels)" + (host().problem.empty() ? "" : "; " + host().problem)
+                         : "unusable: " + host().problem;
   const auto at = definitions_.find(handle.site().definition());
   const DefinitionState* d = at == definitions_.end() ? nullptr : at->second.get();
   if (core_->config().disable) {
     e.why = "niche is disabled (config or NICHE_DISABLE); every call goes to the library";
-  } else if (probation_mode_) {
-    e.why = startup_.explanation;
+  } else if (host().probation_mode) {
+    e.why = host().startup.explanation;
   } else if (d != nullptr) {
     const auto exact = core_->dispatcher().publisher().find(wide);
     const auto region = exact ? nullptr : core_->dispatcher().publisher().find_region(wide);
@@ -117,8 +118,8 @@ dispatch::Result<Explanation> Control::explain(
       e.kernels.push_back(std::move(x));
     }
     for (const Gone& g : d->gone) e.kernels.push_back({g.kernel, g.state, g.reason, 0, 0});
-    if (cache_) {
-      for (const kernels_cache::Standing& s : cache_->standings().list())
+    if (host().cache) {
+      for (const kernels_cache::Standing& s : host().cache->standings().list())
         if (s.definition == e.definition && s.state >= kernels_cache::StandingState::kHeld)
           e.kernels.push_back({s.kernel, standing_name(s.state), s.reason, 0, 0});
     }
@@ -144,13 +145,14 @@ Status Control::force_locked(std::string_view kernel) {
   dispatch::Publisher& publisher = core_->dispatcher().publisher();
   bool found = kernel.empty() || kernel == "fallback";
   for (auto& [id, d] : definitions_) {
+    if (d->device != 0) continue;  // a force holds for calls on every device: one device's kernel cannot
     std::shared_ptr<const dispatch::Kernel> chosen;
     if (kernel == "fallback") chosen = core_->dispatcher().fallback(id, 0);
     for (const auto& [kernel_id, k] : d->residents) {
       if (k->ref.kernel != kernel) continue;
-      if (!put_on_probation(*k))
+      if (!put_on_probation(shelf(*d), *k))
         return dispatch::unsupported("kernel '" + std::string(kernel) +
-                                     "' cannot be put on probation: " + cache_problem_);
+                                     "' cannot be put on probation: " + host().problem);
       chosen = k->kernel;
     }
     found = found || chosen != nullptr;
@@ -176,10 +178,17 @@ Health Control::health() const {
   std::lock_guard<std::mutex> lock(mutex_);
   Health h;
   // Degraded, and well: it serves the library.
-  if (probation_mode_)
-    h.reason = startup_.explanation;
+  if (host().probation_mode)
+    h.reason = host().startup.explanation;
   else if (!core_->config().cache_dir.empty() && !core_->config().disable)
-    h.reason = cache_problem_;
+    h.reason = host().problem;
+  const auto& devices = core_->config().devices;
+  for (int i = 0; devices != nullptr && i < devices->count(); ++i) {
+    const Status s = devices->health(i);
+    if (s.ok()) continue;
+    h.ok = false;
+    h.reason = "restart me: " + s.message();
+  }
   return h;
 }
 
@@ -190,13 +199,13 @@ std::string Control::status() const {
   j["evolution"] = evolution_off_.empty() ? "on" : "off: " + evolution_off_;
   j["worker_program"] = worker_program_;
   j["cache"] = {{"dir", core_->config().cache_dir},
-                {"problem", cache_problem_},
-                {"entries", cache_ ? static_cast<int64_t>(cache_->entries().size()) : 0},
-                {"environment", cache_ ? cache_->environment_text() : ""}};
-  j["startup"] = {{"unclean_ends", startup_.unclean_ends},
-                  {"held", held_names(startup_)},
-                  {"fallbacks_only", probation_mode_},
-                  {"explanation", startup_.explanation}};
+                {"problem", host().problem},
+                {"entries", host().cache ? static_cast<int64_t>(host().cache->entries().size()) : 0},
+                {"environment", host().cache ? host().cache->environment_text() : ""}};
+  j["startup"] = {{"unclean_ends", host().startup.unclean_ends},
+                  {"held", held_names(host().startup)},
+                  {"fallbacks_only", host().probation_mode},
+                  {"explanation", host().startup.explanation}};
   j["forced"] = forced_;
   uint64_t evolved = 0;
   for (Rung r : {Rung::kExact, Rung::kRegion, Rung::kCanary}) evolved += totals.by_rung[static_cast<int>(r)];
@@ -235,6 +244,7 @@ std::string Control::status() const {
     Json x;
     x["name"] = d->known.definition->name();
     x["op"] = d->known.definition->schema().op;
+    if (d->device != 0) x["device"] = "cuda:" + std::to_string(d->device - 1);
     for (const auto& hot : ranking_) {
       if (hot.definition != id) continue;
       x["share"] = hot.share;
@@ -337,25 +347,25 @@ std::string Control::metrics() const {
   m.gauge("niche_resident_code_bytes", "code of loaded kernels").value({}, loader_.resident_bytes());
   m.gauge("niche_packed_bytes", "packed constants").value({}, core_->packed_budget()->used());
   m.gauge("niche_fallbacks_only", "1: kernels are held back after unclean ends")
-      .value({}, probation_mode_ ? 1 : 0);
+      .value({}, host().probation_mode ? 1 : 0);
   m.gauge("niche_quiet_p99_seconds", "99th percentile of requests while no session runs")
       .value({}, latency_.quiet_p99_ns() / 1e9);
   m.gauge("niche_slow_share", "share of requests above p99_slack times that while sessions run")
       .value({}, latency_.slow_share());
   m.counter("niche_latency_pauses_total", "pauses of sessions because serving p99 suffered")
       .value({}, latency_.pauses());
-  if (cache_) {
-    const kernels_cache::CacheCounters c = cache_->counters();
+  if (host().cache) {
+    const kernels_cache::CacheCounters c = host().cache->counters();
     m.counter("niche_cache_misses_total", "cache entries that were not used, by reason");
     for (int r = 0; r < kernels_cache::kMissReasonCount; ++r)
       m.value({{"reason", miss_reason_name(static_cast<kernels_cache::MissReason>(r))}},
-              c.misses[static_cast<size_t>(r)] + earlier_cache_counters_.misses[static_cast<size_t>(r)]);
-    m.gauge("niche_cache_bytes", "kernels on disk").value({}, cache_->bytes());
+              c.misses[static_cast<size_t>(r)] + host().earlier.misses[static_cast<size_t>(r)]);
+    m.gauge("niche_cache_bytes", "kernels on disk").value({}, host().cache->bytes());
     m.counter("niche_cache_moves_total",
               "times the cache directory was renamed, replaced or removed under us")
         .value({}, counters_.cache_moves);
     m.gauge("niche_cache_lost", "1: no directory is open where the configuration says")
-        .value({}, cache_lost_ ? 1 : 0);
+        .value({}, host().lost ? 1 : 0);
   }
   return m.text();
 }

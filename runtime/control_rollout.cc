@@ -74,7 +74,7 @@ void Control::start_next_rollout(DefinitionState& d, int64_t now_ns) {
   for (auto at = d.waiting.begin(); at != d.waiting.end() && !d.rollout;) {
     const std::shared_ptr<const ResidentKernel> k = *at;
     const rollout::FlapGuard::Answer answer = d.flap.may_challenge(k->id(), now_ns);
-    if ((!answer.allowed && answer.not_before_ns != 0) || (!k->proven && !may_mark())) {
+    if ((!answer.allowed && answer.not_before_ns != 0) || (!k->proven && !may_mark(shelf(d)))) {
       ++at;
       continue;
     }
@@ -83,8 +83,8 @@ void Control::start_next_rollout(DefinitionState& d, int64_t now_ns) {
       retire(d, *k, "given up", answer.reason);
     } else if (!promises_more(d, *k)) {
       retire(d, *k, "superseded", "what serves is at least as fast wherever it was measured");
-    } else if (!put_on_probation(*k)) {
-      retire(d, *k, "held", "no durable probation mark can be written: " + cache_problem_);
+    } else if (!put_on_probation(shelf(d), *k)) {
+      retire(d, *k, "held", "no durable probation mark can be written: " + shelf(d).problem);
     } else {
       begin_rollout(d, k, now_ns);
       event("shadow", d.known.definition->name(), k->ref.kernel, LogLevel::kInfo);
@@ -113,7 +113,7 @@ void Control::give_up(DefinitionState& d, rollout::Cause cause, int64_t now_ns) 
   d.rollout.reset();
   (void)d.board.withdraw(k->id());
   d.flap.rolled_back(k->id(), cause, now_ns);
-  if (cache_ && !k->proven) (void)cache_->probation().clear(k->ref.id);
+  if (shelf(d).cache && !k->proven) (void)shelf(d).cache->probation().clear(k->ref.id);
   event("not proven", d.known.definition->name(), k->ref.kernel + ": " + why, LogLevel::kInfo);
   d.waiting.push_back(k);
 }
@@ -127,7 +127,10 @@ void Control::begin_rollout(DefinitionState& d, const std::shared_ptr<const Resi
     const dispatch::Cost c = known.op->cost(p);
     return c.bytes + c.flops / 8;
   };
-  d.rollout = std::make_unique<RolloutDriver>(k->id(), rollout_policy(core_->config()), work, now_ns);
+  rollout::Policy policy = rollout_policy(core_->config());
+  // Nothing is compared on a device yet: the canary begins on what the judge verified.
+  if (d.device != 0) policy.shadow_wait_ns = 0;
+  d.rollout = std::make_unique<RolloutDriver>(k->id(), policy, work, now_ns);
   d.in_canary = false;
   d.board.set_challenger(k);
   d.dirty = true;
@@ -159,7 +162,7 @@ void Control::promote(DefinitionState& d, int64_t now_ns) {
   flush_served();
   for (const auto& old : beaten) {
     d.board.remove(old->id());
-    if (cache_ && !old->proven) (void)cache_->probation().clear(old->ref.id);
+    if (shelf(d).cache && !old->proven) (void)shelf(d).cache->probation().clear(old->ref.id);
     retire(d, *old, "superseded", "beaten by " + k->ref.kernel);
   }
 }
@@ -192,7 +195,9 @@ void Control::watch_incumbent(DefinitionState& d, const dispatch::EventRecord& e
   const std::shared_ptr<const ResidentKernel> k = at->second;
   auto watch = d.watches.find(k->id());
   if (watch == d.watches.end()) {
-    // Warm start: no live control arm yet; the Verdict's figure for the library stands in.
+    // Warm start: no live control arm yet; the Verdict's figure for the library stands in. On a device that
+    // is the time behind a full queue, which live calls need not have.
+    if (d.device != 0) return;
     const auto* point = k->nearest(e.axes, static_cast<int>(d.known.definition->var_axes().size()));
     dispatch::Problem at_point;
     if (point == nullptr || !make_problem(d.known, point->var_axes.data(), &at_point)) return;

@@ -4,6 +4,7 @@
 
 #include "evolve/definition_json.h"
 #include "runtime/control.h"
+#include "runtime/device_plane.h"
 
 namespace niche::core {
 
@@ -29,8 +30,8 @@ void Control::find_worker() {
   const RuntimeConfig& config = core_->config();
   if (!config.evolve) {
     evolution_off_ = "switched off (evolve = false)";
-  } else if (!cache_) {
-    evolution_off_ = "no cache: " + cache_problem_;
+  } else if (!host().cache) {
+    evolution_off_ = "no cache: " + host().problem;
   } else if (config.cache_read_only) {
     evolution_off_ = "the cache is read-only";
   } else {
@@ -40,6 +41,12 @@ void Control::find_worker() {
     else
       evolution_off_ = program.status().message();
   }
+  // One session at a time asks for a device; the gate is this process's, since its requests are.
+  for (size_t device = 1; device < shelves_.size(); ++device)
+    permits_.push_back(config.devices->make_permits(core_->clock(), [core = core_.get()] {
+      const uint64_t opened = core->dispatcher().totals().requests_opened;
+      return evolve::Traffic{opened, opened - std::min(opened, core->dispatcher().requests_in_flight())};
+    }));
   if (!evolution_off_.empty()) core_->log(LogLevel::kInfo, "runtime", "evolution is off: " + evolution_off_);
 }
 
@@ -72,7 +79,7 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       ++d.session_kernels;
       d.gain_committed = e.committed_speedup;
       event("kernel verified", name, e.kernel_name + " (" + e.record_file + ")", LogLevel::kInfo);
-      (void)cache_->refresh();
+      (void)shelf(d).cache->refresh();
       const auto id = kernels_cache::KernelId::from_file_name(e.record_file);
       if (!id) return;
       if (auto k = load_kernel(d, *id)) d.waiting.push_back(k);
@@ -86,13 +93,13 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       running_sessions_cpu_ = 0;
       Planner::Outcome outcome = outcome_of(e, d.session_kernels);
       if (outcome == Planner::Outcome::kNothing && d.yielding) outcome = Planner::Outcome::kYielded;
-      planner_.session_ended(d.known.id, outcome, now_ns);
+      planner_.session_ended(d.place(), outcome, now_ns);
       // What is left to gain, for the ranking: little once a session found its best, nothing where it found
       // none.
       if (outcome == Planner::Outcome::kGained)
-        telemetry_.set_saving(d.known.id, 1 - 1 / std::max(1.0, d.gain_committed), 0.02);
+        telemetry_.set_saving(d.place(), 1 - 1 / std::max(1.0, d.gain_committed), 0.02);
       else if (outcome == Planner::Outcome::kNothing)
-        telemetry_.set_saving(d.known.id, 0.05, 0.01);
+        telemetry_.set_saving(d.place(), 0.05, 0.01);
       event(failed ? "session failed" : "session ended", name,
             e.reason + "; " + std::to_string(e.tried) + " tried, " + std::to_string(d.session_kernels) +
                 " kernels",
@@ -110,7 +117,7 @@ void Control::plan(int64_t now_ns) {
       static_cast<double>(requests - requests_seen_) * 1e9 / static_cast<double>(now_ns - last_plan_ns_);
   requests_seen_ = requests;
   last_plan_ns_ = now_ns;
-  if (!evolution_off_.empty() || probation_mode_) return;
+  if (!evolution_off_.empty() || host().probation_mode) return;
   std::vector<int> trees;
   bool running = false;
   for (const auto& [id, s] : sessions_) {
@@ -171,19 +178,26 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   worker.program = worker_program_;
   worker.args = config.worker_args;
   worker.nice = config.session_nice;
+  if (d.device != 0) {
+    if (!shelf(d).cache || shelf(d).probation_mode) return;
+    request.device = "cuda:" + std::to_string(d.device - 1);
+    worker.permits = permits_[static_cast<size_t>(d.device - 1)].get();
+    // A driver maps far more than it touches; planner and cgroup bound what is touched.
+    worker.memory_bytes_max = 0;
+  }
   d.session_kernels = 0;
   d.yielding = false;
   d.tried_earlier += std::exchange(d.tried, 0);
   d.rejected_earlier = d.rejected;
   d.best_seen = 0;
   d.session_since_ns = now_ns;
-  planner_.session_started(d.known.id);
+  planner_.session_started(d.place());
   ++counters_.sessions;
   event("session started", d.known.definition->name(),
         std::to_string(request.problems.size()) + " problems, " +
             std::to_string(static_cast<int>(hot.savable_ns_per_s / 1e6)) + " ms/s savable",
         LogLevel::kInfo);
-  sessions_[d.known.id] = std::make_unique<SessionRunner>(std::move(worker), std::move(request));
+  sessions_[d.place()] = std::make_unique<SessionRunner>(std::move(worker), std::move(request));
 }
 
 }  // namespace niche::core

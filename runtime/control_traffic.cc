@@ -13,8 +13,9 @@ using dispatch::Status;
 
 void Control::drain(int64_t now_ns) {
   const double ns_per_tick = core_->cycle_clock().ns_per_cycle();
-  const double per_timed_call = core_->config().time_one_in;
   samples_.clear();
+  // Device times first: they are of calls of requests whose end may come next.
+  core_->device_times().harvest([&](const EventRecord& e, double ns) { take_record(e, ns, now_ns); });
   core_->dispatcher().drain([&](const EventRecord& e) {
     if (e.kind == EventRecord::Kind::kRequest) {
       latency_.add(static_cast<double>(e.ticks) * ns_per_tick);
@@ -22,35 +23,38 @@ void Control::drain(int64_t now_ns) {
         if (d->rollout) d->rollout->close_request(e.request_id, now_ns);
       return;
     }
-    const auto at = definitions_.find(e.key.definition());
-    if (at == definitions_.end()) return;  // its handle is being made: the next tick sees it
-    DefinitionState& d = *at->second;
-    if (!e.key.wide() && e.key.device() != 0) return;  // sessions for devices are not started from here yet
-    if (!e.key.wide()) {
-      const dispatch::WideProblem problem = e.key.decode();
-      if (d.board.see(problem, now_ns)) {
-        d.dirty = true;
-        ask_for_form(d, problem);
-      }
-    }
-    if (e.kind != EventRecord::Kind::kTiming) return;
-    const double ns = static_cast<double>(e.ticks) * ns_per_tick;
-    if (d.rollout) d.rollout->add_timing(e, ns, now_ns);
-    if (e.rung == Rung::kExact || e.rung == Rung::kRegion) watch_incumbent(d, e, ns, now_ns);
-    // Both arms of a canary are timed on each call, every other call one time in N.
-    const bool each = e.rung == Rung::kCanary || e.rung == Rung::kControl;
-    telemetry::Sample s;
-    s.definition = e.key.definition();
-    s.site = s.definition;
-    std::copy(std::begin(e.axes), std::end(e.axes), s.axes.begin());
-    s.rung = e.rung;
-    s.reason = e.reason;
-    s.calls = each ? 1 : static_cast<int64_t>(per_timed_call);
-    s.ns = ns * static_cast<double>(s.calls);
-    s.bytes = call_bytes(d, e.axes) * static_cast<double>(s.calls);
-    samples_.push_back(s);
+    take_record(e, static_cast<double>(e.ticks) * ns_per_tick, now_ns);
   });
   telemetry_.add(samples_, now_ns);
+}
+
+void Control::take_record(const EventRecord& e, double ns, int64_t now_ns) {
+  const uint32_t place = place_of(e.key.definition(), e.key.wide() ? 0 : e.key.device());
+  const auto at = definitions_.find(place);
+  if (at == definitions_.end()) return;  // its handle is being made: the next tick sees it
+  DefinitionState& d = *at->second;
+  if (!e.key.wide()) {
+    const dispatch::WideProblem problem = e.key.decode();
+    if (d.board.see(problem, now_ns)) {
+      d.dirty = true;
+      ask_for_form(d, problem);
+    }
+  }
+  if (e.kind != EventRecord::Kind::kTiming) return;
+  if (d.rollout) d.rollout->add_timing(e, ns, now_ns);
+  if (e.rung == Rung::kExact || e.rung == Rung::kRegion) watch_incumbent(d, e, ns, now_ns);
+  // Both arms of a canary are timed on each call, every other call one time in N.
+  const bool each = e.rung == Rung::kCanary || e.rung == Rung::kControl;
+  telemetry::Sample s;
+  s.definition = place;
+  s.site = s.definition;
+  std::copy(std::begin(e.axes), std::end(e.axes), s.axes.begin());
+  s.rung = e.rung;
+  s.reason = e.reason;
+  s.calls = each ? 1 : static_cast<int64_t>(core_->config().time_one_in);
+  s.ns = ns * static_cast<double>(s.calls);
+  s.bytes = call_bytes(d, e.axes) * static_cast<double>(s.calls);
+  samples_.push_back(s);
 }
 
 double Control::call_bytes(const DefinitionState& d, const int64_t* var_axes) const {
@@ -69,7 +73,8 @@ bool Control::make_problem(const RuntimeCore::Known& known, const int64_t* var_a
 
 // The first problem of a class has its library forms measured, once.
 void Control::ask_for_form(DefinitionState& d, const dispatch::WideProblem& problem) {
-  if (d.known.op->fallback_count() < 2) return;
+  // On a device a session measures the forms: its records name the best one (load_kernel).
+  if (d.device != 0 || d.known.op->fallback_count() < 2) return;
   const int axes = static_cast<int>(d.known.definition->var_axes().size());
   const uint64_t c = form_class(problem.axes, axes);
   FormJob job{d.known.id, c, {}, d.known.op};

@@ -14,7 +14,8 @@ RuntimeCore::RuntimeCore(RuntimeConfig config)
     : config_(std::move(config)),
       cycle_clock_(dispatch::CycleClock::calibrate(clock_)),
       packed_budget_(std::make_shared<PackedBudget>(config_.packed_bytes_max)),
-      shadow_(config_.disable ? 0 : config_.shadow_arena_bytes, config_.shadow_bytes_per_second) {
+      shadow_(config_.disable ? 0 : config_.shadow_arena_bytes, config_.shadow_bytes_per_second),
+      device_times_(config_.devices) {
   if (config_.executor.parallel_for == nullptr) config_.executor = dispatch::serial_executor();
 }
 

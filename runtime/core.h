@@ -17,6 +17,7 @@
 #include "dispatch/op_spec.h"
 #include "runtime/bindings.h"
 #include "runtime/config.h"
+#include "runtime/device_times.h"
 #include "runtime/shadow_arena.h"
 
 namespace niche::core {
@@ -37,6 +38,7 @@ class RuntimeCore : public std::enable_shared_from_this<RuntimeCore> {
   dispatch::Dispatcher& dispatcher() const { return *dispatcher_; }
   const std::shared_ptr<dispatch::Dispatcher>& dispatcher_ptr() const { return dispatcher_; }
   ShadowArena& shadow() { return shadow_; }
+  DeviceTimes& device_times() { return device_times_; }
   const std::shared_ptr<PackedBudget>& packed_budget() const { return packed_budget_; }
   void log(dispatch::LogLevel level, std::string_view part, std::string_view text) const {
     if (config_.log) config_.log->write(level, part, text);
@@ -69,6 +71,7 @@ class RuntimeCore : public std::enable_shared_from_this<RuntimeCore> {
   std::shared_ptr<dispatch::Dispatcher> dispatcher_;
   std::shared_ptr<PackedBudget> packed_budget_;
   ShadowArena shadow_;
+  DeviceTimes device_times_;
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<const Known>> known_;
   std::unordered_map<uint32_t, std::vector<std::weak_ptr<HandleState>>> handles_;

@@ -18,14 +18,18 @@ class KernelLoader {
  public:
   explicit KernelLoader(RuntimeCore& core) : core_(core) {}
 
-  // kInvalid: not a kernel of this Definition; kUnsupported: a kind without a device here; kBusy: a stated
+  // `device`: CallFrame's. kInvalid: not a kernel of this Definition; kUnsupported: a kind without a device here; kBusy: a stated
   // bound; kCorrupt and kNotFound: the artefact.
   dispatch::Result<std::shared_ptr<const ResidentKernel>> load(const RuntimeCore::Known& known,
                                                                const kernels_cache::KernelRecord& record,
-                                                               bool proven);
+                                                               bool proven, int device = 0);
   int64_t resident_bytes() const { return resident_bytes_; }
 
  private:
+  static std::shared_ptr<const ResidentKernel> resident(const RuntimeCore::Known& known,
+                                                        const kernels_cache::KernelRecord& record,
+                                                        std::shared_ptr<const dispatch::Kernel> kernel,
+                                                        bool proven);
   RuntimeCore& core_;
   int64_t resident_bytes_ = 0;
   std::unordered_map<uint32_t, int> next_pack_slot_;  // by Definition; a slot is never reused

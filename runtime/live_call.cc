@@ -11,11 +11,10 @@ int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Copies what the call is about to read (in-outs are updated, inputs may be reused by the caller the moment
 // it returns). Constants that are bound are held by their owner instead.
-// Of a call whose memory the host cannot read: no shadow, whose copies are the host's, and no cycle counter,
-// which sees the launch alone. The workspace is the device's.
+// Of a call whose memory the host cannot read: no shadow, whose copies are the host's. The workspace is the
+// device's, and so is the time: the cycle counter sees the launch alone.
 void LiveCall::prepare_device() {
   decision_.shadow = nullptr;
-  decision_.time = false;
   const dispatch::Kernel& kernel = *decision_.kernel;
   if (kernel.is_fallback()) return;
   if (kernel.kind != dispatch::KernelKind::kCuda) {
@@ -31,6 +30,19 @@ void LiveCall::prepare_device() {
         call_.fall_back(handle_.site(place_.device), decision_, dispatch::FallbackReason::kNoWorkspace);
 }
 
+void LiveCall::begin_device_time() {
+  device_tag_ = handle_.core().device_times().begin(place_.device, place_.stream);
+}
+
+void LiveCall::end_time() {
+  if (place_.device == 0) {
+    call_.record_time(decision_, key_, args_.var, dispatch::cycles() - start_);
+  } else if (device_tag_ >= 0) {
+    handle_.core().device_times().end(place_.device, std::exchange(device_tag_, -1), place_.stream,
+                                      call_.record_of(decision_, key_, args_.var));
+  }
+}
+
 // Nothing of the kernel ran, or nothing can: the library answers where that is still possible.
 dispatch::Status LiveCall::answer_refused(dispatch::CallFrame& frame) {
   using Refusal = dispatch::CallFrame::Refusal;
@@ -43,8 +55,10 @@ dispatch::Status LiveCall::answer_refused(dispatch::CallFrame& frame) {
         call_.fall_back(handle_.site(place_.device), decision_, dispatch::FallbackReason::kDeviceRefused);
     frame.refusal = Refusal::kNone;
     decision_.kernel->launch(*decision_.kernel, frame, handle_.core().executor());
+    if (device_tag_ >= 0) end_time();
     if (frame.refusal == Refusal::kNone) return {};
   }
+  if (device_tag_ >= 0) end_time();
   const char* what = refusal == Refusal::kDeviceLost ? "the device's context is lost: restart this process"
                      : refusal == Refusal::kPartlyRan
                          ? "the device refused a later phase; outputs are undefined"

@@ -45,7 +45,7 @@ class LiveCall {
     }
     // Both arms of a canary are timed on every call: exposure is dear, and each pair counts.
     if (decision_.rung == dispatch::Rung::kCanary || decision_.rung == dispatch::Rung::kControl) [[unlikely]]
-      decision_.time = place.device == 0;
+      decision_.time = true;
     if (decision_.time) start_ = dispatch::cycles();
   }
   // A call that no kernel may see.
@@ -84,11 +84,13 @@ class LiveCall {
     }
     if (decision_.shadow != nullptr) [[unlikely]]
       begin_shadow();
+    if (decision_.time && place_.device != 0) [[unlikely]]
+      begin_device_time();
     decision_.kernel->launch(*decision_.kernel, frame, handle_.core().executor());
     if (frame.refusal != dispatch::CallFrame::Refusal::kNone) [[unlikely]]
       return answer_refused(frame);
     if (decision_.time) [[unlikely]]
-      call_.record_time(decision_, key_, args_.var, dispatch::cycles() - start_);
+      end_time();
     return {};
   }
 
@@ -100,11 +102,14 @@ class LiveCall {
   void begin_shadow();
   dispatch::Status answer_refused(dispatch::CallFrame& frame);
   void prepare_device();
+  void begin_device_time();
+  void end_time();
 
   HandleState& handle_;
   CallArgs& args_;
   const CallPlace place_;
   void* device_workspace_ = nullptr;
+  int64_t device_tag_ = -1;  // of the events around a timed call on a device
   dispatch::Dispatcher::Call call_;
   dispatch::ProblemKey key_;
   dispatch::Decision decision_;

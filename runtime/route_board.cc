@@ -41,10 +41,11 @@ dispatch::Guard form_box(uint64_t form_class, int count) {
   return g;
 }
 
-RouteBoard::RouteBoard(dispatch::Dispatcher& dispatcher, uint32_t definition, uint32_t threads)
+RouteBoard::RouteBoard(dispatch::Dispatcher& dispatcher, uint32_t definition, uint32_t threads,
+                       uint32_t device)
     : dispatcher_(dispatcher),
       definition_(definition),
-      prefix_{definition, 0, 0, threads, {}},
+      prefix_{definition, 0, device, threads, {}},
       axes_(static_cast<int>(dispatcher.definition(definition)->var_axes().size())) {}
 
 RouteBoard::~RouteBoard() = default;

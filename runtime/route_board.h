@@ -31,8 +31,8 @@ class RouteBoard {
  public:
   static constexpr size_t kProblemsMax = 4096;
 
-  // `threads`: the executor's; part of every key.
-  RouteBoard(dispatch::Dispatcher& dispatcher, uint32_t definition, uint32_t threads);
+  // `threads`: the executor's, `device`: CallFrame's; parts of every key.
+  RouteBoard(dispatch::Dispatcher& dispatcher, uint32_t definition, uint32_t threads, uint32_t device = 0);
   ~RouteBoard();
   RouteBoard(const RouteBoard&) = delete;
   RouteBoard& operator=(const RouteBoard&) = delete;

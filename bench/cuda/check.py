@@ -82,6 +82,7 @@ def main():
     p.add_argument("--library", required=True)
     p.add_argument("--points", type=int, default=6)
     p.add_argument("--ops", default="", help="comma-separated: these operators alone")
+    p.add_argument("--new", action="store_true", help="NEW_PROBLEMS alone")
     p.add_argument("--cache", default="/tmp/niche_cubins")
     args = p.parse_args()
     os.makedirs(args.cache, exist_ok=True)
@@ -93,7 +94,7 @@ def main():
     niche.open_device()
     judge = bench_device.Bench.__new__(bench_device.Bench)  # its comparisons alone
     wrong = run = 0
-    for problem in PROBLEMS + NEW_PROBLEMS:
+    for problem in ([] if args.new else PROBLEMS) + NEW_PROBLEMS:
         op_name, dtype, consts, _ = problem
         if args.ops and op_name not in args.ops.split(","):
             continue
@@ -102,6 +103,7 @@ def main():
         run, wrong = run + n, wrong + len(bad)
         for name, why in refused.items():
             print("REFUSED", name, why)
+        print(op_name, dtype, consts, n, "run", len(bad), "wrong", flush=True)
     print(f"{run} kernels run, {wrong} wrong")
     return 1 if wrong else 0
 

@@ -1,7 +1,9 @@
-"""A candidate that hangs ends this process, and the next one leaves it out: one process has one CUDA context."""
+"""A candidate that hangs or faults ends this process, and the next one leaves it out: one process has one CUDA context."""
 import contextlib
 import os
 import threading
+
+from niche_device import NicheError
 
 HUNG_STATUS = 9
 
@@ -27,14 +29,18 @@ class Guard:
         with open(self.path, "w") as f:
             f.write("\n".join(self.bad + [name]))
 
-        def end():
-            print(f"HUNG {name}: nothing for {self.seconds} s; this process ends", flush=True)
+        def end(what):
+            print(f"{what}: {name}; this process ends", flush=True)
             os._exit(HUNG_STATUS)
-        timer = threading.Timer(self.seconds, end)
+        timer = threading.Timer(self.seconds, end, [f"HUNG, nothing for {self.seconds} s"])
         timer.daemon = True
         timer.start()
         try:
             yield
+        except NicheError:  # refused: nothing ran
+            raise
+        except Exception as e:  # the context is lost, and with it every later candidate
+            end(f"FAULT, {type(e).__name__} {str(e)[:200]}")
         finally:
             timer.cancel()
             with open(self.path, "w") as f:

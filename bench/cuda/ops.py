@@ -369,7 +369,8 @@ class Rope(Op):
 
 
 class Linear(Op):
-    axes, var, constant, outputs, factor, floor_f32 = ("M", "N", "K"), ("M",), (1, 2), (3,), 4.0, 2.0 ** -18
+    # The weight is rotated like an activation: between two calls of a layer a model reads its other layers' weights.
+    axes, var, constant, outputs, factor, floor_f32 = ("M", "N", "K"), ("M",), (2,), (3,), 4.0, 2.0 ** -18
 
     def make(self, e, dt, attrs, gen):
         m, n, k = e

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "evolve/probe/probe_protocol.h"
 #include "evolve/probe/shared_memory.h"
@@ -24,6 +25,7 @@ namespace {
 constexpr int kSendTimeoutMs = 2000;
 constexpr int64_t kAlignment = 4096;
 constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kStoodStillNs = 30 * kMs;
 
 int ms_up(int64_t ns) { return static_cast<int>(std::max<int64_t>(0, (ns + kMs - 1) / kMs)); }
 
@@ -93,6 +95,8 @@ Status DeviceProbe::place(const ProbeJob& job, std::string* message) {
   m.job.plan = job.plan;
   m.job.axes = job.axes;
   m.job.timed_launches = job.timed_launches;
+  m.job.race = job.race;
+  m.job.race.pacer.clear();
   int64_t top = 0;
   const auto take = [&](int64_t bytes) {
     const int64_t at = top;
@@ -101,6 +105,8 @@ Status DeviceProbe::place(const ProbeJob& job, std::string* message) {
   };
   m.job.cubin_bytes = static_cast<int64_t>(job.cubin.size());
   m.job.cubin_at = take(m.job.cubin_bytes);
+  m.job.pacer_bytes = static_cast<int64_t>(job.race.pacer.size());
+  m.job.pacer_at = take(m.job.pacer_bytes);
   arg_at_.clear();
   for (const ProbeJob::Arg& a : job.args) {
     if (a.role != dispatch::ArgRole::kOut && static_cast<int64_t>(a.data.size()) != a.bytes)
@@ -114,7 +120,9 @@ Status DeviceProbe::place(const ProbeJob& job, std::string* message) {
     return dispatch::busy("probe job " + job.name + ": " + std::to_string(top) +
                           " bytes, ProbeOptions::memory_bytes is " + std::to_string(options_.memory_bytes));
   const probe::SharedMemory& memory = *process_->memory;
-  std::memcpy(memory.at(m.job.cubin_at), job.cubin.data(), job.cubin.size());
+  if (!job.cubin.empty()) std::memcpy(memory.at(m.job.cubin_at), job.cubin.data(), job.cubin.size());
+  if (!job.race.pacer.empty())
+    std::memcpy(memory.at(m.job.pacer_at), job.race.pacer.data(), job.race.pacer.size());
   for (size_t i = 0; i < job.args.size(); ++i)
     if (!job.args[i].data.empty())
       std::memcpy(memory.at(arg_at_[i]), job.args[i].data.data(), job.args[i].data.size());
@@ -124,9 +132,13 @@ Status DeviceProbe::place(const ProbeJob& job, std::string* message) {
 
 Permit DeviceProbe::wait_for_permit(int64_t wanted_ns) {
   const int64_t until = clock_.now_ns() + options_.permit_wait_ns;
+  bool late = false;
   for (;;) {
     const Permit p = permits_.ask(wanted_ns);
-    if (p || clock_.now_ns() >= until) return p;
+    // Late twice: a session that stood still learns of it by asking.
+    const bool was_late = std::exchange(late, clock_.now_ns() >= until);
+    if (p || (late && was_late)) return p;
+    if (late) continue;
     std::this_thread::sleep_for(
         std::chrono::nanoseconds(std::clamp<int64_t>(p.retry_after_ns, 1000, kMs * 100)));
   }
@@ -166,15 +178,23 @@ ProbeOutcome DeviceProbe::converse(const ProbeJob& job) {
   ProbeOutcome o;
   Permit permit;
   int64_t granted_at = 0;
+  bool stood_still = false;
   std::string step = "start";
   for (;;) {
     const int64_t limit =
         permit ? granted_at + permit.burst_ns + options_.grace_ns - clock_.now_ns() : options_.quiet_ns;
+    const int64_t asked_at = clock_.now_ns();
     auto m = process_->receive(limit);
     const int64_t now = clock_.now_ns();
     if (!m.ok()) {
       const bool late = m.status().code() == dispatch::Code::kBusy;
       if (late && permit && now < granted_at + permit.burst_ns + options_.grace_ns) continue;
+      // Woken far too late, this process stood still, and the other one with it (a session that pauses): once more.
+      if (late && now > asked_at + std::max<int64_t>(limit, 0) + kStoodStillNs && !stood_still) {
+        stood_still = true;
+        if (permit) granted_at = now - permit.burst_ns;
+        continue;
+      }
       const bool under_permit = static_cast<bool>(permit);
       ProbeOutcome end;
       if (late && under_permit) {
@@ -203,6 +223,7 @@ ProbeOutcome DeviceProbe::converse(const ProbeJob& job) {
           return o;
         }
         granted_at = clock_.now_ns();
+        stood_still = false;
         ++o.bursts;
         Message granted;
         granted.type = Type::kPermit;
@@ -219,6 +240,7 @@ ProbeOutcome DeviceProbe::converse(const ProbeJob& job) {
         o.end = m->end;
         o.text = m->text;
         o.launch_us = m->launch_us;
+        o.form_us = std::move(m->form_us);
         if (o.end == ProbeEnd::kRan) read_outputs(job, &o);
         counts_.out_of_bounds += o.end == ProbeEnd::kOutOfBounds ? 1 : 0;
         if (o.end != ProbeEnd::kFault) return o;

@@ -1,7 +1,7 @@
 // DeviceProbe: runs candidate kernels on a GPU in a process of its own. A candidate that hangs, faults or
 // corrupts the context costs that process, never the one that serves, and not the session either.
 //
-// Each step that the device takes part in happens under a permit (permit_gate.h). Who is not done 50 ms after
+// Each step that the device's multiprocessors take part in happens under a permit (permit_gate.h). Who is not done 50 ms after
 // the end of its permit is killed with SIGKILL; run() then waits until the process is gone, since the driver
 // takes a hung context apart while it ends, and the next run() starts another one.
 // Thread-safety: one owner thread. Progress: run() is bounded by the limits in Options.

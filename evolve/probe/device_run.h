@@ -1,12 +1,18 @@
 // One job on an open device: arguments between guard zones, outputs poisoned, one launch that is checked,
 // then timed ones.
 //
-// Thread-safety: one thread. Everything that the device does happens between Bursts::begin and end.
+// Thread-safety: one thread. Everything that the device's multiprocessors do happens between Bursts::begin and
+// end, but for the first call of a library form (device_race.h); copies to and from it need no permit.
 #pragma once
 
+#include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "dispatch/devices/cuda/cuda_device.h"
+#include "dispatch/devices/cuda/cuda_kernel.h"
+#include "evolve/probe/library_forms.h"
 #include "evolve/probe/probe_protocol.h"
 #include "evolve/probe/shared_memory.h"
 
@@ -24,9 +30,27 @@ class Bursts {
 // On either side of each argument: an index that is off by a row must not land in the next one unseen.
 inline constexpr int64_t kGuardBytes = 64 << 10;
 
-// Fills result->end, text and launch_us, and writes outputs to where the job's arguments lie in `memory`. An
-// error: the other end is gone, so that there is nobody to tell.
-dispatch::Status run_on_device(const std::shared_ptr<const dispatch::CudaDevice>& device, const JobText& job,
-                               const SharedMemory& memory, Bursts& bursts, Message* result);
+// What a process keeps from one job to the next.
+struct RunState {
+  // The kernel that ran last: the next case of the same candidate loads nothing.
+  std::string name;
+  std::vector<uint8_t> cubin;
+  size_t axes = 0, args = 0;
+  std::shared_ptr<const dispatch::CudaKernel> kernel;
+  std::set<std::string> warm_forms;  // whose code the library has loaded
+};
+
+// What a job runs with.
+struct RunParts {
+  std::shared_ptr<const dispatch::CudaDevice> device;
+  const SharedMemory& memory;
+  Bursts& bursts;
+  LibraryForms* library;  // null: races have no library forms
+  RunState& state;
+};
+
+// Fills result->end, text, launch_us and form_us, and writes outputs to where the job's arguments lie in the
+// memory. An error: the other end is gone, so that there is nobody to tell.
+dispatch::Status run_on_device(const RunParts& parts, const JobText& job, Message* result);
 
 }  // namespace niche::evolve::probe

@@ -46,12 +46,16 @@ Permit PermitGate::ask(int64_t wanted_ns) {
   return out_;
 }
 
+void PermitGate::give_back(const Permit& permit) { end(permit, false); }
+void PermitGate::revoke(const Permit& permit) { end(permit, true); }
+
 void PermitGate::end(const Permit& permit, bool revoked) {
   const std::lock_guard lock(mutex_);
   if (!out_ || permit.id != out_.id) return;
   const int64_t now = clock_.now_ns(), used = now - out_since_;
   refill(now);
   tokens_ns_ -= static_cast<double>(used);  // below zero after a hang: it is paid for before the next one
+  tokens_ns_ = std::max(tokens_ns_, -static_cast<double>(limits_.debt_ns_max));
   counts_.used_ns += used;
   counts_.disturbed += traffic_().opened - opened_at_grant_;
   counts_.revoked += revoked ? 1 : 0;

@@ -26,6 +26,18 @@ struct ProbeJob {
   };
   std::vector<Arg> args;   // the schema's, in its order
   int timed_launches = 0;  // after the checked one, each on its own pair of events
+
+  // Library forms and the candidate in turns, each sample behind a pacer (pacer.h): device time of a call
+  // while the queue is full. No cubin: the forms alone.
+  struct Race {
+    int rounds = 0;  // 0: no race
+    std::string definition_json;
+    std::vector<int> forms;
+    int64_t flush_bytes = 0;  // read before each sample, to evict the L2; 0: the cache stays warm
+    int calls = 1;            // a sample; its time is one call's
+    int copies = 1;           // of the arguments, through which a sample's calls rotate
+    std::vector<uint8_t> pacer;
+  } race{};
 };
 
 enum class ProbeEnd : uint8_t {
@@ -43,8 +55,10 @@ struct ProbeOutcome {
   ProbeEnd end = ProbeEnd::kUndecided;
   std::string text;                           // what, which, where
   std::vector<std::vector<uint8_t>> outputs;  // one an argument; kOut and kInOut alone are filled
-  std::vector<double> launch_us;              // of the timed launches that fitted
-  int bursts = 0;                             // permits used
+  // Of the timed launches that fitted, or one a round of the race, beside what each form took in that round.
+  std::vector<double> launch_us;
+  std::vector<std::vector<double>> form_us;
+  int bursts = 0;      // permits used
   double kill_ms = 0;  // kHung: from SIGKILL until the process, and with it the driver's context, was gone
 
   // Whether the candidate itself is at fault, and then the rejection with what it did.

@@ -75,8 +75,7 @@ Result<std::shared_ptr<const dispatch::CudaDevice>> open_device(
 
 }  // namespace
 
-int probe_main(const std::function<Result<std::shared_ptr<const dispatch::CudaDriver>>()>& driver,
-               int ordinal) {
+int probe_main(const ProbeHooks& hooks, int ordinal) {
   int type = 0;
   socklen_t size = sizeof type;
   if (::getsockopt(probe::kChannelFd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
@@ -92,7 +91,16 @@ int probe_main(const std::function<Result<std::shared_ptr<const dispatch::CudaDr
   auto memory = probe::SharedMemory::open(probe::kMemoryFd);
   if (!memory.ok()) return complain(memory.status());
 
-  auto device = open_device(driver, ordinal);
+  auto device = open_device(hooks.driver, ordinal);
+  // The library takes seconds to open a device: no burst could hold that.
+  std::unique_ptr<LibraryForms> library;
+  if (device.ok() && hooks.library) {
+    auto made = hooks.library(ordinal);
+    if (made.ok())
+      library = std::move(*made);
+    else
+      device = made.status();
+  }
   Message ready;
   ready.type = Type::kReady;
   if (device.ok())
@@ -102,6 +110,7 @@ int probe_main(const std::function<Result<std::shared_ptr<const dispatch::CudaDr
   if (!channel.send(probe::encode(ready), kSendTimeoutMs).ok() || !device.ok()) return 0;
 
   ChannelBursts bursts(channel, (*memory)->bytes());
+  probe::RunState state;
   for (;;) {
     auto text = channel.receive(kWaitMs);
     if (!text.ok()) return text.status().code() == dispatch::Code::kNotFound ? 0 : complain(text.status());
@@ -111,7 +120,7 @@ int probe_main(const std::function<Result<std::shared_ptr<const dispatch::CudaDr
     if (m->type != Type::kJob) return complain(dispatch::corrupt("expected 'job'"));
     Message result;
     result.type = Type::kResult;
-    Status s = probe::run_on_device(*device, m->job, **memory, bursts, &result);
+    Status s = probe::run_on_device({*device, **memory, bursts, library.get(), state}, m->job, &result);
     if (!s.ok()) return s.code() == dispatch::Code::kNotFound ? 0 : complain(s);
     if (!channel.send(probe::encode(result), kSendTimeoutMs).ok()) return 0;
   }

@@ -8,12 +8,18 @@
 #include <memory>
 
 #include "dispatch/devices/cuda/cuda_driver.h"
+#include "evolve/probe/library_forms.h"
 
 namespace niche::evolve {
 
-// `driver`: CudaDriver::load, or a test's. Exit status: 0: the DeviceProbe ended; 64: not started by one; 65:
-// it spoke nonsense.
-int probe_main(const std::function<dispatch::Result<std::shared_ptr<const dispatch::CudaDriver>>()>& driver,
-               int ordinal = 0);
+struct ProbeHooks {
+  // CudaDriver::load, or a test's.
+  std::function<dispatch::Result<std::shared_ptr<const dispatch::CudaDriver>>()> driver;
+  // The library's forms on that device, made before the first job. Empty: races have none.
+  std::function<dispatch::Result<std::unique_ptr<LibraryForms>>(int ordinal)> library{};
+};
+
+// Exit status: 0: the DeviceProbe ended; 64: not started by one; 65: it spoke nonsense.
+int probe_main(const ProbeHooks& hooks, int ordinal = 0);
 
 }  // namespace niche::evolve

@@ -40,8 +40,20 @@ json job_to_json(const JobText& t) {
           {"axes", t.axes},
           {"args", args},
           {"cubin", {t.cubin_at, t.cubin_bytes}},
-          {"timed", t.timed_launches}};
+          {"timed", t.timed_launches},
+          {"race",
+           {{"rounds", t.race.rounds},
+            {"definition", t.race.definition_json},
+            {"forms", t.race.forms},
+            {"flush", t.race.flush_bytes},
+            {"calls", t.race.calls},
+            {"copies", t.race.copies},
+            {"pacer", {t.pacer_at, t.pacer_bytes}}}}};
 }
+
+constexpr int kRoundsMax = 1024, kCallsMax = 64, kCopiesMax = 8;
+constexpr size_t kFormsMax = 32;
+constexpr int64_t kFlushBytesMax = int64_t{1} << 30;
 
 void check_inside(int64_t at, int64_t bytes, int64_t memory_bytes, const char* what) {
   if (at < 0 || bytes < 0 || at > memory_bytes || bytes > memory_bytes - at)
@@ -69,6 +81,20 @@ JobText job_from_json(const json& j, int64_t memory_bytes) {
   t.cubin_bytes = j.at("cubin").at(1).get<int64_t>();
   check_inside(t.cubin_at, t.cubin_bytes, memory_bytes, "the cubin");
   j.at("timed").get_to(t.timed_launches);
+  const json& race = j.at("race");
+  race.at("rounds").get_to(t.race.rounds);
+  race.at("definition").get_to(t.race.definition_json);
+  race.at("forms").get_to(t.race.forms);
+  race.at("flush").get_to(t.race.flush_bytes);
+  race.at("calls").get_to(t.race.calls);
+  race.at("copies").get_to(t.race.copies);
+  t.pacer_at = race.at("pacer").at(0).get<int64_t>();
+  t.pacer_bytes = race.at("pacer").at(1).get<int64_t>();
+  check_inside(t.pacer_at, t.pacer_bytes, memory_bytes, "the pacer");
+  if (t.race.rounds < 0 || t.race.rounds > kRoundsMax || t.race.forms.size() > kFormsMax ||
+      t.race.calls < 1 || t.race.calls > kCallsMax || t.race.copies < 1 || t.race.copies > kCopiesMax ||
+      t.race.flush_bytes < 0 || t.race.flush_bytes > kFlushBytesMax)
+    throw std::runtime_error("a race out of bounds");
   return t;
 }
 
@@ -89,6 +115,7 @@ Message read(const json& j, int64_t memory_bytes) {
       throw std::runtime_error("unknown end " + std::to_string(end));
     m.end = static_cast<ProbeEnd>(end);
     j.at("launch_us").get_to(m.launch_us);
+    m.form_us = j.value("form_us", std::vector<std::vector<double>>{});
   }
   return m;
 }
@@ -104,6 +131,7 @@ std::string encode(const Message& m) {
   if (m.type == Type::kResult) {
     j["end"] = static_cast<int>(m.end);
     j["launch_us"] = m.launch_us;
+    j["form_us"] = m.form_us;
   }
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -7,7 +7,7 @@
 //   process -> probe   ask {wanted_ns, step}        before everything that the device has to do
 //   probe -> process   permit {burst_ns}            the burst starts now
 //   process -> probe   returned {}                  the device is idle again
-//   process -> probe   result {end, text, launch_us}
+//   process -> probe   result {end, text, launch_us, form_us}
 //
 // Thread-safety: pure functions. Errors: kCorrupt says what the message was instead.
 #pragma once
@@ -35,6 +35,8 @@ struct JobText {
   std::vector<Arg> args;
   int64_t cubin_at = 0, cubin_bytes = 0;
   int timed_launches = 0;
+  ProbeJob::Race race;  // without the pacer's bytes
+  int64_t pacer_at = 0, pacer_bytes = 0;
 };
 
 struct Message {
@@ -45,6 +47,7 @@ struct Message {
   int64_t ns = 0;  // kAsk: wanted; kPermit: granted
   ProbeEnd end = ProbeEnd::kUndecided;
   std::vector<double> launch_us;
+  std::vector<std::vector<double>> form_us;
   JobText job;
 };
 

@@ -25,6 +25,15 @@ std::string plan_text(const KernelSource& s) {
   }
   t += "\npack " + s.plan.pack_symbol + ' ' + std::to_string(s.plan.packed_bytes) + ' ' +
        std::to_string(s.plan.workspace_bytes);
+  if (s.cuda != nullptr) {
+    for (const dispatch::CudaPhase& phase : s.cuda->phases) {
+      t += "\ncuda " + phase.symbol;
+      for (int v : {phase.threads, phase.shared_bytes, phase.blocks_per_sm, phase.cluster,
+                    static_cast<int>(phase.overlap)})
+        t += ' ' + std::to_string(v);
+    }
+    t += "\nsm " + std::to_string(s.cuda->sm_count);
+  }
   for (const std::string& flag : s.flags) t += "\nflag " + flag;
   for (int i = 0; i < s.limits.var_count; ++i) {
     const auto& r = s.limits.var[static_cast<size_t>(i)];

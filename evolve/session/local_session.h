@@ -24,6 +24,7 @@ struct LocalSessionOptions {
   std::function<void(const SessionEvent&)> on_event;
   std::function<bool()> stop;
   std::function<void(const std::string&)> log;  // one line a trouble that does not end the session
+  std::string device{};                         // "cuda.sm_90a": CpuTarget::device
   ModelParts model;                             // its skills are opened here, in the cache directory
 };
 

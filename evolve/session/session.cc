@@ -138,6 +138,7 @@ CpuTarget detect_target(int threads) {
 }
 
 std::string arch_name(const CpuTarget& t) {
+  if (!t.device.empty()) return t.device;
   return std::string("cpu.") + (t.avx512 ? "avx512" : t.avx2 ? "avx2" : "base");
 }
 

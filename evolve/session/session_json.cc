@@ -76,6 +76,7 @@ std::string request_to_json(const SessionRequest& r) {
                {"policy", r.policy},
                {"batch", r.batch},
                {"cache_bytes_max", r.cache_bytes_max},
+               {"device", r.device},
                {"resume", r.resume}});
 }
 
@@ -99,6 +100,7 @@ Result<SessionRequest> request_from_json(std::string_view text) {
     j.at("policy").get_to(r.policy);
     j.at("batch").get_to(r.batch);
     r.cache_bytes_max = j.value("cache_bytes_max", r.cache_bytes_max);  // absent in older stores
+    r.device = j.value("device", "");                                   // absent in older stores
     j.at("resume").get_to(r.resume);
     if (r.cache_bytes_max < 1) return invalid("session request: cache_bytes_max must be at least 1");
     if (r.problems.empty()) return invalid("session request: no problem to optimise for");

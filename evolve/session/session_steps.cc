@@ -278,6 +278,11 @@ Result<std::string> SessionImpl::commit(int node, const RenderedPoint& rendered,
   r.definition_json = request_.definition_json;
   r.guard = judgement.verdict.guard;
   r.plan = rendered.source.plan;
+  if (rendered.source.cuda != nullptr) {
+    r.kind = dispatch::KernelKind::kCuda;
+    r.cuda_plan = *rendered.source.cuda;
+    r.plan.workspace_bytes = r.cuda_plan.workspace_bytes;
+  }
   r.properties = rendered.source.properties;
   r.provenance = {"", "", request_.session_id, judgement.compiler, rendered.text_hash};
   if (is_program(node)) {

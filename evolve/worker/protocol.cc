@@ -63,6 +63,15 @@ std::string encode_event(const SessionEvent& e) {
   return dump({{"type", "event"}, {"event", json::parse(event_to_json(e))}});
 }
 
+std::string encode_ask(int64_t wanted_ns) { return dump({{"type", "ask"}, {"wanted_ns", wanted_ns}}); }
+std::string encode_permit(const Permit& p) {
+  return dump(
+      {{"type", "permit"}, {"id", p.id}, {"burst_ns", p.burst_ns}, {"retry_after_ns", p.retry_after_ns}});
+}
+std::string encode_return(const Permit& p, bool revoked) {
+  return dump({{"type", "return"}, {"id", p.id}, {"burst_ns", p.burst_ns}, {"revoked", revoked}});
+}
+
 Result<Message> decode(std::string_view text) {
   const auto shown = [&] { return std::string(text.substr(0, 80)); };
   try {
@@ -89,6 +98,15 @@ Result<Message> decode(std::string_view text) {
       auto e = event_from_json(j.at("event").dump());
       if (!e.ok()) return corrupt("worker message: " + e.status().message());
       m.event = std::move(*e);
+    } else if (type == "ask") {
+      m.type = Message::Type::kAsk;
+      j.at("wanted_ns").get_to(m.wanted_ns);
+    } else if (type == "permit" || type == "return") {
+      m.type = type == "permit" ? Message::Type::kPermit : Message::Type::kReturn;
+      j.at("id").get_to(m.permit.id);
+      j.at("burst_ns").get_to(m.permit.burst_ns);
+      m.permit.retry_after_ns = j.value("retry_after_ns", int64_t{0});
+      m.revoked = j.value("revoked", false);
     } else {
       return corrupt("worker message: unknown type '" + type + "'");
     }

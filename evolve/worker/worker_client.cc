@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "evolve/probe/permit_gate.h"
 #include "evolve/worker/frame_channel.h"
 #include "evolve/worker/protocol.h"
 #include "evolve/worker/worker_process.h"
@@ -22,7 +23,8 @@ using worker::WorkerProcess;
 constexpr int kSendTimeoutMs = 2000;
 class Client final : public WorkerClient {
  public:
-  Client(std::shared_ptr<WorkerProcess> process, int fd) : process_(std::move(process)), channel_(fd) {}
+  Client(std::shared_ptr<WorkerProcess> process, int fd, PermitSource* permits)
+      : process_(std::move(process)), channel_(fd), permits_(permits) {}
   ~Client() override {
     if (::getpid() != owner_) {
       new std::shared_ptr<WorkerProcess>(process_);  // a forked child: the process is not its own; let it be
@@ -30,6 +32,7 @@ class Client final : public WorkerClient {
     }
     process_->signal(SIGKILL);
     process_->join();
+    take_permit_back();
   }
 
   Status shake_hands(const WorkerOptions& options) {
@@ -66,6 +69,10 @@ class Client final : public WorkerClient {
     if (!*text) return std::nullopt;
     auto message = worker::decode(**text);
     if (!message.ok()) return failed(message.status());
+    if (message->type == worker::Message::Type::kAsk || message->type == worker::Message::Type::kReturn) {
+      if (const Status s = answer(*message); !s.ok()) return failed(s);
+      return std::nullopt;
+    }
     if (message->type != worker::Message::Type::kEvent)
       return failed(dispatch::corrupt("worker message: not an event: " + (*text)->substr(0, 80)));
     over_ = message->event.kind == SessionEvent::Kind::kDone ||
@@ -102,6 +109,27 @@ class Client final : public WorkerClient {
   bool foreign() const { return ::getpid() != owner_; }
   static Status foreign_status() { return dispatch::unsupported("worker: not of this process (forked)"); }
 
+  // A worker that is gone holds its permit no longer.
+  void take_permit_back() {
+    if (held_) permits_->revoke(held_);
+    held_ = {};
+  }
+  Status answer(const worker::Message& m) {
+    if (permits_ == nullptr)
+      return dispatch::corrupt("worker message: asks for a device that it was not given");
+    if (m.type == worker::Message::Type::kReturn) {
+      if (!held_ || m.permit.id != held_.id)
+        return dispatch::corrupt("worker message: returns a permit that it does not hold");
+      m.revoked ? permits_->revoke(held_) : permits_->give_back(held_);
+      held_ = {};
+      return {};
+    }
+    if (held_) return dispatch::corrupt("worker message: asks for a second permit");
+    const Permit granted = permits_->ask(m.wanted_ns);
+    if (granted) held_ = granted;
+    return channel_.send(worker::encode_permit(granted), kSendTimeoutMs);
+  }
+
   // What went wrong on the channel, with how the worker ended where it did.
   Status trouble(const std::string& who, const Status& s) {
     if (s.code() != Code::kNotFound) return {s.code(), who + s.message()};
@@ -109,6 +137,7 @@ class Client final : public WorkerClient {
   }
   SessionEvent failed(const Status& why) {
     over_ = true;
+    take_permit_back();
     const bool died = why.code() == Code::kNotFound;
     if (!died) process_->signal(SIGKILL);  // what it says makes no sense: do not listen further
     SessionEvent e = last_;                // the counters so far
@@ -122,6 +151,8 @@ class Client final : public WorkerClient {
   const pid_t owner_ = ::getpid();
   std::shared_ptr<WorkerProcess> process_;
   worker::FrameChannel channel_;
+  PermitSource* const permits_;
+  Permit held_;
   bool started_ = false, over_ = false, paused_ = false;
   SteadyClock::time_point paused_since_;
   SessionEvent last_;
@@ -139,7 +170,7 @@ Result<std::unique_ptr<WorkerClient>> WorkerClient::spawn(const WorkerOptions& o
     ::close(fds[0]);
     return process.status();
   }
-  auto client = std::make_unique<Client>(std::move(*process), fds[0]);
+  auto client = std::make_unique<Client>(std::move(*process), fds[0], options.permits);
   NICHE_RETURN_IF_ERROR(client->shake_hands(options));
   return std::unique_ptr<WorkerClient>(std::move(client));
 }

@@ -66,7 +66,8 @@ void become_small(const worker::Hello& hello) {
   (void)::setrlimit(RLIMIT_CORE, &no_core);
 }
 
-class Worker {
+// Permits of the server at the other end of the channel.
+class Worker : public PermitSource {
  public:
   Worker(FrameChannel& channel, dispatch::OpRegistry& ops, FamilyRegistry& families, const WorkerHooks& hooks)
       : channel_(channel), ops_(ops), families_(families), hooks_(hooks) {}
@@ -88,6 +89,28 @@ class Worker {
       send(failed);
     }
     return nonsense_.ok() ? 0 : complain(nonsense_);
+  }
+
+  Permit ask(int64_t wanted_ns) override {
+    constexpr int kAnswerMs = 5000;
+    const Permit none{0, 0, 1'000'000};
+    if (stop_ || !channel_.send(worker::encode_ask(wanted_ns), kLastWordsTimeoutMs).ok()) return none;
+    for (;;) {
+      auto text = channel_.receive(kAnswerMs);
+      if (!text.ok() || !*text) break;
+      auto message = worker::decode(**text);
+      if (message.ok() && message->type == Message::Type::kPermit) return message->permit;
+      heard(message);
+      if (!nonsense_.ok()) return none;
+    }
+    stop_ = true;  // a server that does not answer is gone
+    return none;
+  }
+  void give_back(const Permit& permit) override {
+    (void)channel_.send(worker::encode_return(permit, false), kLastWordsTimeoutMs);
+  }
+  void revoke(const Permit& permit) override {
+    (void)channel_.send(worker::encode_return(permit, true), kLastWordsTimeoutMs);
   }
 
  private:
@@ -119,13 +142,25 @@ class Worker {
         return dispatch::unsupported("this worker loads no operator libraries: " + library);
       NICHE_RETURN_IF_ERROR(hooks_.load_library(request, library, ops_, families_));
     }
-    auto environment = hooks_.environment(request);
-    if (!environment.ok()) return environment.status();
     LocalSessionOptions options;
     options.ops = &ops_;
-    options.families = &families_;
-    options.environment = std::move(*environment);
-    options.make_evaluator = hooks_.make_evaluator;
+    DeviceSession device;
+    if (request.device.empty()) {
+      auto environment = hooks_.environment(request);
+      if (!environment.ok()) return environment.status();
+      options.families = &families_;
+      options.environment = std::move(*environment);
+      options.make_evaluator = hooks_.make_evaluator;
+    } else {
+      if (!hooks_.device) return dispatch::unsupported("this worker has no device '" + request.device + "'");
+      auto session = hooks_.device(request, *this, clock_);
+      if (!session.ok()) return session.status();
+      device = std::move(*session);
+      options.families = &device.families;
+      options.environment = device.environment;
+      options.make_evaluator = device.make_evaluator;
+      options.device = device.device;
+    }
     options.evaluator_options.child_start = hooks_.child_start;
     options.clock = &clock_;
     options.on_event = [this](const SessionEvent& e) { send(e); };
@@ -153,15 +188,17 @@ class Worker {
         break;
       }
       if (!*text) break;
-      auto message = worker::decode(**text);
-      if (message.ok() && message->type == Message::Type::kPaused) {
-        clock_.add_pause(message->paused_seconds);
-      } else {
-        stop_ = true;
-        if (!message.ok()) nonsense_ = message.status();
-      }
+      heard(worker::decode(**text));
     }
     return stop_;
+  }
+  void heard(const dispatch::Result<Message>& message) {
+    if (message.ok() && message->type == Message::Type::kPaused) {
+      clock_.add_pause(message->paused_seconds);
+    } else {
+      stop_ = true;
+      if (!message.ok()) nonsense_ = message.status();
+    }
   }
 
   FrameChannel& channel_;

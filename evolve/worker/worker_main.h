@@ -9,9 +9,18 @@
 #include <functional>
 #include <string>
 
+#include "evolve/probe/permit_gate.h"
 #include "evolve/session/local_session.h"
 
 namespace niche::evolve {
+
+// What a session for a device needs instead of the CPU's.
+struct DeviceSession {
+  FamilyRegistry families;
+  kernels_cache::Environment environment;
+  EvaluatorFactory make_evaluator;
+  std::string device;  // "cuda.sm_90a": CpuTarget::device
+};
 
 // What only the program above knows.
 struct WorkerHooks {
@@ -23,6 +32,11 @@ struct WorkerHooks {
   std::function<dispatch::Result<kernels_cache::Environment>(const SessionRequest&)> environment;
   EvaluatorFactory make_evaluator;  // required: evolve::make_evaluator
   ChildStart child_start;           // see evaluator.h
+  // For a request that names a device. `permits` and `clock` live as long as the session. Empty: such a
+  // request is refused.
+  std::function<dispatch::Result<DeviceSession>(const SessionRequest&, PermitSource& permits,
+                                                const dispatch::Clock& clock)>
+      device{};
 };
 
 // Exit status: 0: the session ended, or the server did; 64: not started by a WorkerClient; 65: the server

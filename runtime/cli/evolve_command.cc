@@ -15,6 +15,9 @@
 #include "runtime/cli/common.h"
 #include "runtime/host_environment.h"
 #include "runtime/torch/worker.h"
+#ifdef NICHE_WITH_CUDA
+#include "runtime/torch/cuda_worker.h"
+#endif
 
 namespace niche::cli {
 namespace {
@@ -36,7 +39,7 @@ void interrupt(int signal) {
 
 struct Options {
   DefinitionFlags definition;
-  std::string cache, store, policy = "default";
+  std::string cache, store, policy = "default", device;
   std::vector<std::string> problems;
   double seconds = 60, target = 0;
   int evaluations = 2000, threads = 1, batch = 8;
@@ -126,6 +129,32 @@ void show(const Options& o, const SessionEvent& e) {
   }
 }
 
+// A session on a GPU. Nobody serves in this process: the device is the session's, burst after burst.
+class Devices {
+ public:
+#ifdef NICHE_WITH_CUDA
+  dispatch::Status use(const evolve::SessionRequest& request, evolve::LocalSessionOptions* session) {
+    auto made = cuda_session(request, gate_, clock_);
+    if (!made.ok()) return made.status();
+    session_ = std::move(*made);
+    session->families = &session_.families;
+    session->environment = session_.environment;
+    session->make_evaluator = session_.make_evaluator;
+    session->device = session_.device;
+    return {};
+  }
+
+ private:
+  dispatch::SystemClock clock_;
+  evolve::PermitGate gate_{{.burst_ns = 20'000'000, .duty = 1.0}, clock_, [] { return evolve::Traffic(); }};
+  evolve::DeviceSession session_;
+#else
+  dispatch::Status use(const evolve::SessionRequest& request, evolve::LocalSessionOptions*) {
+    return dispatch::unsupported("device '" + request.device + "': this build has no CUDA (NICHE_WITH_CUDA)");
+  }
+#endif
+};
+
 int run(const Options& o) {
   auto source = start_proposer(o);
   if (!source.ok()) return fail(source.status());
@@ -159,13 +188,19 @@ int run(const Options& o) {
   request.policy = o.policy;
   request.batch = o.batch;
   request.resume = o.resume;
-  auto environment = host_environment(torch_libraries(), o.definition.op_libraries, true);
-  if (!environment.ok()) return fail(environment.status());
+  request.device = o.device;
   evolve::LocalSessionOptions session;
   session.ops = &(*bench)->ops;
-  session.families = &(*bench)->families;
-  session.environment = *environment;
-  session.make_evaluator = evolve::make_evaluator;
+  Devices devices;
+  if (o.device.empty()) {
+    auto environment = host_environment(torch_libraries(), o.definition.op_libraries, true);
+    if (!environment.ok()) return fail(environment.status());
+    session.families = &(*bench)->families;
+    session.environment = *environment;
+    session.make_evaluator = evolve::make_evaluator;
+  } else if (const dispatch::Status s = devices.use(request, &session); !s.ok()) {
+    return fail(s);
+  }
   session.evaluator_options.child_start = torch_child_start;
   session.on_event = [&o](const SessionEvent& e) { show(o, e); };
   session.model.source = source->get();
@@ -211,6 +246,7 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   c->add_option("--batch", o->batch, "candidates a compile")->check(CLI::Range(1, 64))->capture_default_str();
   c->add_option("--policy", o->policy, "search policy")->capture_default_str();
   c->add_option("--store", o->store, "SQLite file of search trees; default: in the cache directory");
+  c->add_option("--device", o->device, "cuda:N: kernels for this GPU; default: for the CPU");
   c->add_option("--seed", o->seed, "0: from the system");
   c->add_flag("--cold", o->cold, "judge with cold caches");
   c->add_flag("--resume", o->resume, "go on with this Definition's unfinished session");

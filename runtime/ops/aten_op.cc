@@ -11,17 +11,19 @@ namespace niche::ops {
 using namespace niche::dispatch;
 
 AtenOp::AtenOp(Table table)
-    : table_(std::move(table)), schema_(std::make_shared<const OpSchema>(std::move(table_.schema))) {}
-
-Status AtenOp::derive_axes(const Definition& d, std::span<int64_t> axes) const {
+    : table_(std::move(table)), schema_(std::make_shared<const OpSchema>(std::move(table_.schema))) {
   for (size_t i = 0; i < schema_->axes.size(); ++i) {
     const AxisSpec& a = schema_->axes[i];
-    if (a.kind == AxisKind::kDerived) continue;
     const bool empty_ok = std::ranges::find(table_.may_be_empty, a.name) != table_.may_be_empty.end();
-    if (axes[i] < (empty_ok ? 0 : 1))
-      return invalid("operator '" + schema_->op + "': axis '" + a.name + "' is " + std::to_string(axes[i]) +
-                     ", must be at least " + (empty_ok ? "0" : "1"));
+    least_[i] = a.kind == AxisKind::kDerived ? INT64_MIN : empty_ok ? 0 : 1;
   }
+}
+
+Status AtenOp::derive_axes(const Definition& d, std::span<int64_t> axes) const {
+  for (size_t i = 0; i < schema_->axes.size(); ++i)
+    if (axes[i] < least_[i]) [[unlikely]]
+      return invalid("operator '" + schema_->op + "': axis '" + schema_->axes[i].name + "' is " +
+                     std::to_string(axes[i]) + ", must be at least " + std::to_string(least_[i]));
   return table_.derive ? table_.derive(d, axes) : Status();
 }
 

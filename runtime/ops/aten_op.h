@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -77,6 +78,8 @@ class AtenOp : public dispatch::OpSpec {
  private:
   Table table_;
   std::shared_ptr<const dispatch::OpSchema> schema_;
+  // By axis: the least extent; of a derived one nothing is asked.
+  std::array<int64_t, dispatch::kMaxAxes> least_{};
 };
 
 // Puts a result where the caller wants it: assigned when `out` is undefined, else copied.

@@ -17,6 +17,10 @@ namespace niche::torch_detail {
 inline constexpr c10::DispatchKeySet kPlainKeys({c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU,
                                                  c10::DispatchKey::ADInplaceOrView,
                                                  c10::DispatchKey::AutocastCPU});
+// The same of a plain tensor on a CUDA device.
+inline constexpr c10::DispatchKeySet kCudaKeys({c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA,
+                                                c10::DispatchKey::ADInplaceOrView,
+                                                c10::DispatchKey::AutocastCUDA});
 inline constexpr c10::DispatchKeySet kPlainModes({c10::DispatchKey::BackendSelect,
                                                   c10::DispatchKey::ADInplaceOrView});
 
@@ -37,6 +41,15 @@ class Guards {
     if (foreign == 0 && !wants_grad_ && tls.excluded_.has(c10::DispatchKey::AutocastCPU)) [[likely]]
       return dispatch::FallbackReason::kNone;
     return classify(foreign);
+  }
+
+  // Of a call that verdict() called foreign: are all its tensors plain ones on CUDA devices, so that a kernel
+  // there may have it?
+  bool plain_on_cuda() const {
+    const c10::impl::LocalDispatchKeySet tls = c10::impl::tls_local_dispatch_key_set();
+    const uint64_t foreign =
+        (keys_ & ~kCudaKeys.raw_repr()) | (tls.included_.raw_repr() & ~kPlainModes.raw_repr());
+    return foreign == 0 && !wants_grad_ && tls.excluded_.has(c10::DispatchKey::AutocastCUDA);
   }
 
  private:

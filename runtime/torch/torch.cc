@@ -2,9 +2,13 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/MaybeOwned.h>
 
 #include <cstring>
+#include <optional>
 
 #include "runtime/live_call.h"
 #include "runtime/ops/builtin.h"
@@ -91,10 +95,15 @@ class NativeTensors {
               " outputs; called with ", inputs, " and ", outputs);
 }
 
-at::Tensor allocate(const CallPlan::Arg& arg, const int64_t* axes) {
+// `device`: CallFrame's.
+at::Tensor allocate(const CallPlan::Arg& arg, const int64_t* axes, int device) {
   int64_t sizes[dispatch::kMaxAxes];
   for (int d = 0; d < arg.rank; ++d) sizes[d] = axes[arg.axis[static_cast<size_t>(d)]];
-  return at::Tensor(at::detail::empty_cpu(at::IntArrayRef(sizes, arg.rank), scalar_type(arg.dtype)));
+  const at::IntArrayRef shape(sizes, arg.rank);
+  if (device != 0) [[unlikely]]
+    return at::empty(shape, at::TensorOptions(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device - 1)))
+                                .dtype(scalar_type(arg.dtype)));
+  return at::Tensor(at::detail::empty_cpu(shape, scalar_type(arg.dtype)));
 }
 
 // A niche kernel wrote into a tensor that the caller had: what autograd and views rely on.
@@ -133,13 +142,19 @@ class TorchCall {
 
   void run() {
     FallbackReason reason = guards_.verdict();
+    // Holds the tensors' device current, as a launch wants it.
+    std::optional<c10::DeviceGuard> on_device;
+    if (reason == FallbackReason::kForeignDevice && find_device()) {
+      on_device.emplace(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(place_.device - 1)));
+      reason = FallbackReason::kNone;
+    }
     if (reason == FallbackReason::kNone) [[likely]]
       reason = read();
     if (reason != FallbackReason::kNone) [[unlikely]] {
       run_library(reason);
       return;
     }
-    LiveCall call(h_, args_, layout_);
+    LiveCall call(h_, args_, layout_, place_);
     if (call.library() && !plain_native()) allocate_outputs();
     if (call.library()) {
       check(call.run(plain_native() ? native_.data() : nullptr));
@@ -157,6 +172,24 @@ class TorchCall {
 
  private:
   bool plain_native() const { return h_.takes_aten(); }
+
+  // All tensors on one CUDA device that this Runtime serves: then place_ is that device and ATen's current stream
+  // there, where the library's forms would run too.
+  bool find_device() {
+    if (h_.devices() < 2 || !h_.op().runs_on_device() || !guards_.plain_on_cuda()) return false;
+    int device = -1;
+    for (int a = 0; a < plan_.args(); ++a) {
+      const at::Tensor& t = native_[a];
+      if (!plan_.arg(a).present || !t.defined()) continue;
+      const int lies = t.device().index() + 1;
+      if (device >= 0 && lies != device) return false;
+      device = lies;
+    }
+    if (device < 1 || device >= h_.devices()) return false;
+    const at::Device on(at::kCUDA, static_cast<at::DeviceIndex>(device - 1));
+    place_ = {device, c10::impl::VirtualGuardImpl(at::kCUDA).getStream(on).native_handle()};
+    return true;
+  }
   static void check(const Status& s) { TORCH_CHECK(s.ok(), s.message()); }
 
   // The call as it came, to a library form that knows at::Tensors; to one that does not, on contiguous
@@ -232,7 +265,7 @@ class TorchCall {
   void allocate_outputs() {
     for (int a = plan_.first_output(); a < plan_.args(); ++a) {
       if (!plan_.arg(a).present || native_[a].defined()) continue;
-      native_[a] = allocate(plan_.arg(a), args_.n);
+      native_[a] = allocate(plan_.arg(a), args_.n, place_.device);
       args_.p[a] = native_[a].mutable_data_ptr();
     }
   }
@@ -258,6 +291,7 @@ class TorchCall {
   torch_detail::Guards guards_;
   uint32_t given_ = 0;  // outputs that the caller had
   dispatch::LayoutClass layout_;
+  core::CallPlace place_{};
   CallArgs args_;
 };
 

@@ -12,7 +12,8 @@
 //
 // What no kernel may see goes to the library untouched, counted by reason: inputs that require grad under
 // grad mode, tensor subclasses, functorch wrappers and other dispatch modes, sparse, quantised and conjugate
-// or negative-bit tensors, other devices, strided or overlapping memory.
+// or negative-bit tensors, devices that this Runtime does not serve, strided or overlapping memory. Tensors on
+// one CUDA device of RuntimeConfig::cuda_devices run on ATen's current stream there.
 //
 // Errors: exceptions of ATen pass unchanged; tensors whose shape is not the Definition's, and too many or too
 // few arguments, throw c10::Error. Thread-safety: any thread. Cost: the aim is at most 150 ns over the direct

@@ -13,11 +13,19 @@
 #include "runtime/ops/cpu/families.h"
 #include "runtime/ops/user_ops.h"
 #include "runtime/torch/executor.h"
+#ifdef NICHE_WITH_CUDA
+#include "runtime/torch/cuda_worker.h"
+#endif
 
 namespace niche {
 
 bool is_worker(int argc, char** argv) {
-  return argc > 1 && (std::string_view(argv[1]) == "worker" || std::string_view(argv[1]) == "niche-worker");
+  if (argc < 2) return false;
+  const std::string_view role = argv[1];
+#ifdef NICHE_WITH_CUDA
+  if (role == "probe") return true;
+#endif
+  return role == "worker" || role == "niche-worker";
 }
 
 std::vector<std::string> torch_libraries() { return {"torch " TORCH_VERSION}; }
@@ -37,6 +45,9 @@ dispatch::Executor torch_child_start(int threads) {
 }
 
 int worker_main(int argc, char** argv) {
+#ifdef NICHE_WITH_CUDA
+  if (std::string_view(argv[1]) == "probe") return cuda_probe_main(argc, argv);
+#endif
   dispatch::OpRegistry ops;
   evolve::FamilyRegistry families;
   if (const dispatch::Status s = register_everything(&ops, &families); !s.ok()) {
@@ -53,6 +64,9 @@ int worker_main(int argc, char** argv) {
   };
   hooks.make_evaluator = evolve::make_evaluator;
   hooks.child_start = torch_child_start;
+#ifdef NICHE_WITH_CUDA
+  hooks.device = cuda_session;
+#endif
   return evolve::worker_main(argc, argv, ops, families, hooks);
 }
 

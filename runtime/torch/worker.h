@@ -18,9 +18,10 @@
 
 namespace niche {
 
-// argv[1] is "worker" or "niche-worker".
+// argv[1] is "worker" or "niche-worker"; in a build with CUDA also "probe": the process in which a session's
+// candidates for a GPU run.
 bool is_worker(int argc, char** argv);
-// Serves one session over the socket that a WorkerClient gave it. See evolve/worker/worker_main.h for exit
+// Serves one session over the socket that a WorkerClient gave it (or a DeviceProbe). See evolve/worker/worker_main.h for exit
 // codes.
 int worker_main(int argc, char** argv);
 

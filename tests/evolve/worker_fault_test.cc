@@ -177,6 +177,52 @@ TEST_F(WorkerFault, NonsenseAfterTheHandshakeEndsTheSession) {
   }
 }
 
+// Permits 7, 8, ...: what became of each.
+class CountedPermits final : public PermitSource {
+ public:
+  Permit ask(int64_t wanted_ns) override {
+    ++out;
+    return {next++, wanted_ns, 0};
+  }
+  void give_back(const Permit&) override { ++returned; }
+  void revoke(const Permit&) override { ++revoked; }
+  uint64_t next = 7;
+  int out = 0, returned = 0, revoked = 0;
+};
+
+TEST_F(WorkerFault, PermitsComeBackWhateverTheWorkerDoesWithThem) {
+  const auto run = [&](const std::string& how, CountedPermits& permits) {
+    WorkerOptions o = program({how});
+    o.permits = &permits;
+    auto c = WorkerClient::spawn(o);
+    if (!c.ok()) throw std::runtime_error(c.status().to_string());
+    EXPECT_TRUE((*c)->start(request_).ok());
+    for (int i = 0; i < 100; ++i)
+      if (const auto e = (*c)->poll(1000)) return e->reason;
+    return std::string("no end");
+  };
+  CountedPermits kept, twice, another, returned;
+  (void)run("permit_kept", kept);
+  EXPECT_EQ(kept.out, 1);
+  EXPECT_EQ(kept.revoked, 1) << "its holder is gone";
+  EXPECT_NE(run("permit_twice", twice).find("a second permit"), std::string::npos);
+  EXPECT_EQ(twice.out, 1);
+  EXPECT_EQ(twice.revoked, 1);
+  EXPECT_NE(run("permit_another", another).find("does not hold"), std::string::npos);
+  EXPECT_EQ(another.returned, 0);
+  EXPECT_EQ(another.revoked, 1);
+  (void)run("permit_returned", returned);
+  EXPECT_EQ(returned.out, 2);
+  EXPECT_EQ(returned.returned, 1);
+  EXPECT_EQ(returned.revoked, 1);
+}
+
+TEST_F(WorkerFault, AWorkerWithoutADeviceThatAsksForOneIsEnded) {
+  auto c = spawn({"permit_kept"});
+  ASSERT_TRUE(c->start(request_).ok());
+  EXPECT_NE(last(*c).reason.find("was not given"), std::string::npos);
+}
+
 TEST_F(WorkerFault, AMissingProgramIsNamed) {
   WorkerOptions o;
   o.program = "/no/such/niche";

@@ -100,6 +100,22 @@ int misbehave(const std::string& how) {
     put(std::string("\x40\0\0\0{\"type\"", 11));
     return 0;
   }
+  // For a device: asks for a permit, then asks again, gives another one back, or ends with it.
+  if (how.starts_with("permit")) {
+    (void)channel.send(niche::evolve::worker::encode_ask(1000), 1000);
+    (void)channel.receive(10'000);  // the request
+    (void)channel.receive(10'000);  // the permit
+    if (how == "permit_twice") (void)channel.send(niche::evolve::worker::encode_ask(1000), 1000);
+    if (how == "permit_another")
+      (void)channel.send(niche::evolve::worker::encode_return({99, 0, 0}, false), 1000);
+    if (how == "permit_returned") {
+      (void)channel.send(niche::evolve::worker::encode_return({7, 1000, 0}, false), 1000);
+      (void)channel.send(niche::evolve::worker::encode_ask(1000), 1000);
+      (void)channel.receive(10'000);
+      (void)channel.send(niche::evolve::worker::encode_return({8, 1000, 0}, true), 1000);
+    }
+    if (how == "permit_kept" || how == "permit_returned") return 3;
+  }
   if (how == "chatter") (void)channel.send("{\"type\":\"paused\",\"seconds\":1}", 1000);
   if (how == "offspring") {
     const pid_t child = ::fork();

@@ -17,6 +17,68 @@ TEST(RecordCodec, GivesBackEveryField) {
   expect_equal(in, *out);
 }
 
+KernelRecord cuda_record() {
+  KernelRecord r = test_record(4);
+  r.kind = dispatch::KernelKind::kCuda;
+  r.cuda_plan.phases = {{"run", {{0, 4}, {2, 128}}, 256, 100 << 10, 2, 4, false},
+                        {"add_up", {}, 1024, 0, 0, 1, true}};
+  r.cuda_plan.workspace_bytes = r.plan.workspace_bytes;
+  r.cuda_plan.sm_count = 132;
+  return r;
+}
+
+TEST(RecordCodec, GivesBackTheLaunchPlanOfACudaKernel) {
+  const KernelRecord in = cuda_record();
+  auto bytes = encode_entry(in, kTag);
+  ASSERT_TRUE(bytes.ok()) << bytes.status().to_string();
+  Miss miss;
+  const auto out = decode_entry(*bytes, kTag, "entry", &miss);
+  ASSERT_TRUE(out) << miss.text;
+  expect_equal(in, *out);
+  const auto &a = in.cuda_plan, &b = out->cuda_plan;
+  EXPECT_EQ(a.workspace_bytes, b.workspace_bytes);
+  EXPECT_EQ(a.sm_count, b.sm_count);
+  ASSERT_EQ(a.phases.size(), b.phases.size());
+  for (size_t i = 0; i < a.phases.size(); ++i) {
+    EXPECT_EQ(a.phases[i].symbol, b.phases[i].symbol);
+    EXPECT_EQ(a.phases[i].threads, b.phases[i].threads);
+    EXPECT_EQ(a.phases[i].shared_bytes, b.phases[i].shared_bytes);
+    EXPECT_EQ(a.phases[i].blocks_per_sm, b.phases[i].blocks_per_sm);
+    EXPECT_EQ(a.phases[i].cluster, b.phases[i].cluster);
+    EXPECT_EQ(a.phases[i].overlap, b.phases[i].overlap);
+    ASSERT_EQ(a.phases[i].factors.size(), b.phases[i].factors.size());
+    for (size_t f = 0; f < a.phases[i].factors.size(); ++f) {
+      EXPECT_EQ(a.phases[i].factors[f].axis, b.phases[i].factors[f].axis);
+      EXPECT_EQ(a.phases[i].factors[f].divisor, b.phases[i].factors[f].divisor);
+    }
+  }
+}
+
+TEST(RecordCodec, RefusesCudaPlansThatNoDriverWouldLaunch) {
+  const struct {
+    const char* what;
+    std::function<void(dispatch::CudaLaunchPlan&)> spoil;
+  } cases[] = {
+      {"0 phases", [](auto& p) { p.phases.clear(); }},
+      {"5 phases", [](auto& p) { p.phases.resize(5, p.phases[0]); }},
+      {"symbol", [](auto& p) { p.phases[0].symbol = "a;b"; }},
+      {"factor", [](auto& p) { p.phases[0].factors[0].divisor = 0; }},
+      {"2048 threads", [](auto& p) { p.phases[0].threads = 2048; }},
+      {"-1 bytes shared", [](auto& p) { p.phases[0].shared_bytes = -1; }},
+      {"clusters of 32", [](auto& p) { p.phases[0].cluster = 32; }},
+      {"workspace_bytes", [](auto& p) { p.workspace_bytes = -1; }},
+      {"sm_count", [](auto& p) { p.sm_count = -1; }},
+  };
+  for (const auto& c : cases) {
+    KernelRecord r = cuda_record();
+    c.spoil(r.cuda_plan);
+    const auto bytes = encode_entry(r, kTag);
+    ASSERT_FALSE(bytes.ok()) << c.what;
+    EXPECT_EQ(bytes.status().code(), dispatch::Code::kInvalid);
+    EXPECT_NE(bytes.status().message().find(c.what), std::string::npos) << bytes.status().to_string();
+  }
+}
+
 TEST(RecordCodec, RefusesToWriteWhatItWouldNotRead) {
   const struct {
     const char* what;

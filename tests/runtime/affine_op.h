@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -71,6 +72,7 @@ class AffineOp final : public OpSpec {
   std::string_view fallback_name(int form) const override { return form == 0 ? "columns" : "rows"; }
   void run_fallback(int form, const CallFrame& frame) const override {
     runs[form].fetch_add(1, std::memory_order_relaxed);
+    if (on_run) on_run(form);
     if (throws.load(std::memory_order_relaxed)) throw std::out_of_range("index out of range in self");
     void* const* p = frame.args->p;
     const auto* x = static_cast<const float*>(p[0]);
@@ -95,6 +97,7 @@ class AffineOp final : public OpSpec {
 
   mutable std::atomic<int> runs[2] = {};
   std::atomic<bool> throws{false};
+  std::function<void(int form)> on_run;
   bool on_device = false;  // a fake device's memory is this process's
 
  private:

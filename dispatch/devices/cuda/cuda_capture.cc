@@ -2,11 +2,11 @@
 
 namespace niche::dispatch {
 
-CaptureState capture_state(const CudaDriver& driver, CUstream stream) {
+StreamCapture capture_state(const CudaDriver& driver, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   // Fails on the legacy stream while another stream captures in global mode: unknown.
-  if (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS) return CaptureState::kUnknown;
-  return status == CU_STREAM_CAPTURE_STATUS_NONE ? CaptureState::kNone : CaptureState::kCapturing;
+  if (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS) return StreamCapture::kUnknown;
+  return status == CU_STREAM_CAPTURE_STATUS_NONE ? StreamCapture::kNone : StreamCapture::kCapturing;
 }
 
 Status relax_capture_mode(const CudaDriver& driver) {

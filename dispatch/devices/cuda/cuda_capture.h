@@ -9,10 +9,10 @@
 
 namespace niche::dispatch {
 
-enum class CaptureState : uint8_t { kNone, kCapturing, kUnknown };
+enum class StreamCapture : uint8_t { kNone, kCapturing, kUnknown };
 
-CaptureState capture_state(const CudaDriver& driver, CUstream stream);
-inline bool counts_as_captured(CaptureState s) { return s != CaptureState::kNone; }
+StreamCapture capture_state(const CudaDriver& driver, CUstream stream);
+inline bool counts_as_captured(StreamCapture s) { return s != StreamCapture::kNone; }
 
 // For threads of niche's own, once at their start: their driver calls neither break nor join a capture of
 // another thread.

@@ -55,7 +55,11 @@ namespace niche::dispatch {
   X(cuMemFree)                         \
   X(cuMemsetD8)                        \
   X(cuMemcpyHtoD)                      \
-  X(cuMemcpyDtoH)
+  X(cuMemcpyDtoH)                      \
+  X(cuGraphGetNodes)                   \
+  X(cuGraphNodeGetType)                \
+  X(cuGraphKernelNodeGetParams)        \
+  X(cuGraphExecKernelNodeSetParams)
 
 struct CudaDriver {
 #define NICHE_CUDA_FIELD(name) decltype(&::name) name = nullptr;

@@ -54,5 +54,5 @@ int main(int argc, char** argv) {
   };
   for (const auto& [symbol, body] : s.bodies) s.symbols.insert(symbol);
   return niche::evolve::probe_main(
-      [] { return Result<std::shared_ptr<const CudaDriver>>(fake_cuda::driver()); });
+      {[] { return Result<std::shared_ptr<const CudaDriver>>(fake_cuda::driver()); }});
 }

@@ -6,6 +6,7 @@
 #include "dispatch/devices/cuda/cuda_capture.h"
 #include "dispatch/devices/cuda/cuda_event_pool.h"
 #include "dispatch/devices/cuda/cuda_kernel.h"
+#include "dispatch/devices/cuda/graph_swap.h"
 #include "tests/dispatch/devices/cuda/fake_driver.h"
 
 namespace niche::dispatch {
@@ -300,10 +301,10 @@ TEST_F(CudaDeviceTest, CaptureThatCannotBeAskedForCountsAsCaptured) {
   const auto driver = fake_cuda::driver();
   EXPECT_FALSE(counts_as_captured(capture_state(*driver, nullptr)));
   state().capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  EXPECT_EQ(capture_state(*driver, nullptr), CaptureState::kCapturing);
+  EXPECT_EQ(capture_state(*driver, nullptr), StreamCapture::kCapturing);
   state().fail_name = "cuStreamIsCapturing";
-  EXPECT_EQ(capture_state(*driver, nullptr), CaptureState::kUnknown);
-  EXPECT_TRUE(counts_as_captured(CaptureState::kUnknown));
+  EXPECT_EQ(capture_state(*driver, nullptr), StreamCapture::kUnknown);
+  EXPECT_TRUE(counts_as_captured(StreamCapture::kUnknown));
 }
 
 TEST_F(CudaDeviceTest, EventPoolTimesASampleAndThenSkipsWhenFull) {
@@ -327,6 +328,113 @@ TEST_F(CudaDeviceTest, EventPoolTimesASampleAndThenSkipsWhenFull) {
   EXPECT_EQ((*pool)->harvest(take), 0);
   EXPECT_EQ(tags, std::vector<uint64_t>{7});
   EXPECT_NE((*pool)->begin(nullptr, 10), CudaEventPool::kNoSlot);
+}
+
+class GraphSwapTest : public CudaDeviceTest {
+ protected:
+  // One phase, `rows` a block.
+  std::shared_ptr<const CudaKernel> kernel(const std::string& name, const std::string& symbol, int64_t rows,
+                                           int threads, int64_t m_max = 1 << 20) {
+    CudaKernelSpec s = spec();
+    s.name = name;
+    s.guard.var[0].hi = m_max;
+    s.plan.phases = {{symbol, {{0, rows}}, threads, 64 * threads, 0, 1, false}};
+    s.plan.workspace_bytes = 0;
+    s.definition = definition_;
+    auto module = CudaModule::load(device_, fake_cuda::cubin(), name);
+    EXPECT_TRUE(module.ok());
+    auto k = load_cuda_kernel(std::move(s), *module);
+    EXPECT_TRUE(k.ok()) << k.status().to_string();
+    return *k;
+  }
+  // A graph with a node of k2's, which is not niche's here, and two calls of `k`.
+  void capture(const CudaKernel& k) {
+    state().launches.clear();
+    for (const long m : {100L, 1000L}) {
+      void* p[] = {reinterpret_cast<void*>(0x1000 + m), reinterpret_cast<void*>(0x2000 + m)};
+      const long n[] = {m, 64};
+      EXPECT_TRUE(static_cast<bool>(launch_cuda(k, {p, n, nullptr, nullptr, nullptr}, nullptr, nullptr)));
+    }
+    fake_cuda::Launch foreign = state().launches[0];
+    foreign.symbol = "foreign";
+    state().graph_nodes = {foreign, state().launches[0], state().launches[1]};
+    state().exec_nodes = state().graph_nodes;
+  }
+  static NicheCudaArgs args_of(const fake_cuda::Launch& l) {
+    NicheCudaArgs a;
+    std::memcpy(&a, l.parameter.data(), sizeof a);
+    return a;
+  }
+
+  void SetUp() override {
+    CudaDeviceTest::SetUp();
+    state().symbols = {"k", "k2", "foreign"};
+    device_ = *open();
+  }
+  std::shared_ptr<const CudaDevice> device_;
+  std::shared_ptr<const Definition> definition_ = definition();
+};
+
+TEST_F(GraphSwapTest, NodesOfTheKernelGetTheOtherOneWithItsOwnGridAndTheirOwnArguments) {
+  const auto from = kernel("from", "k", 4, 128), to = kernel("to", "k2", 8, 256);
+  capture(*from);
+  const auto swapped = swap_in_graph(nullptr, nullptr, *from, *to);
+  ASSERT_TRUE(swapped.ok()) << swapped.status().to_string();
+  EXPECT_EQ(*swapped, 2);
+  EXPECT_EQ(state().exec_nodes[0].symbol, "foreign");
+  for (const auto& [node, m] : {std::pair<size_t, long>{1, 100}, {2, 1000}}) {
+    const fake_cuda::Launch& l = state().exec_nodes[node];
+    EXPECT_EQ(l.symbol, "k2");
+    EXPECT_EQ(l.blocks, static_cast<unsigned>((m + 7) / 8));
+    EXPECT_EQ(l.threads, 256u);
+    EXPECT_EQ(l.shared_bytes, 64u * 256);
+    EXPECT_EQ(args_of(l).p[1], reinterpret_cast<void*>(0x2000 + m));
+    EXPECT_EQ(args_of(l).n[0], m);
+    EXPECT_EQ(args_of(l).blocks[0], l.blocks);
+  }
+  // What the graph was instantiated from still names the first kernel: so it is found again, and taken back.
+  ASSERT_EQ(*swap_in_graph(nullptr, nullptr, *from, *from), 2);
+  EXPECT_EQ(state().exec_nodes[2].symbol, "k");
+  EXPECT_EQ(state().exec_nodes[2].blocks, 250u);
+  EXPECT_EQ(*swap_in_graph(nullptr, nullptr, *to, *from), 0) << "not in the graph";
+}
+
+TEST_F(GraphSwapTest, KernelThatDoesNotFitLeavesTheGraphAsItWas) {
+  const auto from = kernel("from", "k", 4, 128), narrow = kernel("narrow", "k2", 8, 256, 500);
+  capture(*from);
+  const auto guard = swap_in_graph(nullptr, nullptr, *from, *narrow);
+  EXPECT_EQ(guard.status().code(), Code::kUnsupported);
+  EXPECT_NE(guard.status().message().find("from for narrow"), std::string::npos) << guard.status().message();
+  EXPECT_EQ(state().exec_nodes[1].symbol, "k") << "the first node fits, and was not touched";
+  CudaKernelSpec wants = spec();
+  wants.plan.phases.resize(1);
+  wants.definition = definition_;
+  auto module = CudaModule::load(device_, fake_cuda::cubin(), "m");
+  const auto workspace = load_cuda_kernel(std::move(wants), *module);
+  ASSERT_TRUE(workspace.ok());
+  EXPECT_EQ(swap_in_graph(nullptr, nullptr, *from, **workspace).status().code(), Code::kUnsupported);
+  const auto two_phases = load();
+  ASSERT_TRUE(two_phases.ok());
+  EXPECT_FALSE(swap_in_graph(nullptr, nullptr, *from, **two_phases).ok());
+}
+
+TEST_F(GraphSwapTest, ErrorAtEveryCallIsAStatusAndTheGraphReplaysWhatItDid) {
+  const auto from = kernel("from", "k", 4, 128), to = kernel("to", "k2", 8, 256);
+  capture(*from);
+  state().calls = 0;
+  ASSERT_TRUE(swap_in_graph(nullptr, nullptr, *from, *to).ok());
+  const int calls = state().calls;
+  ASSERT_GT(calls, 8);
+  for (int at = 1; at <= calls; ++at) {
+    state().exec_nodes = state().graph_nodes;
+    state().calls = 0;
+    state().fail_at = at;
+    const auto r = swap_in_graph(nullptr, nullptr, *from, *to);
+    EXPECT_FALSE(r.ok()) << "call " << at;
+    EXPECT_NE(r.status().message().find(state().failed_call), std::string::npos) << r.status().message();
+    state().fail_at = 0;
+    for (const auto& l : state().exec_nodes) EXPECT_NE(l.symbol, "k2") << "call " << at;
+  }
 }
 
 // Everything that a server does with a device, each call of it made to fail once: a Status that names the

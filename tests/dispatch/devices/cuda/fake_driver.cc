@@ -4,12 +4,19 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 namespace niche::dispatch::fake_cuda {
 namespace {
 
+std::recursive_mutex& turn() {
+  static std::recursive_mutex m;
+  return m;
+}
+
 // One call more; is it the one that fails?
 CUresult called(const char* name) {
+  const std::lock_guard lock(turn());
   State& s = state();
   ++s.calls;
   if (s.calls == s.fail_at || s.fail_name == name) {
@@ -20,6 +27,7 @@ CUresult called(const char* name) {
 }
 
 #define NICHE_FAKE_CALL(name)                                          \
+  const std::lock_guard lock_(turn());                                 \
   if (const CUresult r_ = called(name); r_ != CUDA_SUCCESS) return r_; \
   State& s = state();                                                  \
   (void)s
@@ -62,7 +70,10 @@ void record(CUfunction f, unsigned blocks, unsigned threads, unsigned shared, CU
   l.stream = stream;
   l.parameter.resize(224);
   std::memcpy(l.parameter.data(), parameters[0], l.parameter.size());
+  if (state().launches.size() >= state().launches_max) state().launches.clear();
   state().launches.push_back(l);
+  if (const auto cost = state().cost_us.find(l.symbol); cost != state().cost_us.end())
+    state().clock_us += cost->second;
   const auto body = state().bodies.find(l.symbol);
   if (body != state().bodies.end()) body->second(l);
 }
@@ -222,7 +233,8 @@ CudaDriver make() {
   d.cuEventCreate = [](CUevent* e, unsigned) -> CUresult {
     NICHE_FAKE_CALL("cuEventCreate");
     ++s.events;
-    *e = handle<CUevent>(&s.events);
+    static uintptr_t next = 0x1000;
+    *e = reinterpret_cast<CUevent>(next += 16);  // never followed
     return CUDA_SUCCESS;
   };
   d.cuEventDestroy = [](CUevent) -> CUresult {
@@ -230,14 +242,18 @@ CudaDriver make() {
     --s.events;
     return CUDA_SUCCESS;
   };
-  d.cuEventRecord = [](CUevent, CUstream) -> CUresult { return called("cuEventRecord"); };
+  d.cuEventRecord = [](CUevent e, CUstream) -> CUresult {
+    NICHE_FAKE_CALL("cuEventRecord");
+    if (!s.cost_us.empty()) s.event_us[e] = s.clock_us;
+    return CUDA_SUCCESS;
+  };
   d.cuEventQuery = [](CUevent) -> CUresult {
     NICHE_FAKE_CALL("cuEventQuery");
     return s.events_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   };
-  d.cuEventElapsedTime = [](float* ms, CUevent, CUevent) -> CUresult {
+  d.cuEventElapsedTime = [](float* ms, CUevent from, CUevent to) -> CUresult {
     NICHE_FAKE_CALL("cuEventElapsedTime");
-    *ms = 0.0125f;
+    *ms = s.cost_us.empty() ? 0.0125f : static_cast<float>((s.event_us[to] - s.event_us[from]) * 1e-3);
     return CUDA_SUCCESS;
   };
   d.cuLaunchKernel = [](CUfunction f, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned,
@@ -262,10 +278,54 @@ CudaDriver make() {
     *n = 30;
     return CUDA_SUCCESS;
   };
+  d.cuGraphGetNodes = [](CUgraph, CUgraphNode* nodes, size_t* count) -> CUresult {
+    NICHE_FAKE_CALL("cuGraphGetNodes");
+    for (size_t i = 0; nodes != nullptr && i < s.graph_nodes.size(); ++i)
+      nodes[i] = handle<CUgraphNode>(&s.graph_nodes[i]);
+    *count = s.graph_nodes.size();
+    return CUDA_SUCCESS;
+  };
+  d.cuGraphNodeGetType = [](CUgraphNode, CUgraphNodeType* type) -> CUresult {
+    NICHE_FAKE_CALL("cuGraphNodeGetType");
+    *type = CU_GRAPH_NODE_TYPE_KERNEL;
+    return CUDA_SUCCESS;
+  };
+  d.cuGraphKernelNodeGetParams = [](CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p) -> CUresult {
+    NICHE_FAKE_CALL("cuGraphKernelNodeGetParams");
+    auto* l = reinterpret_cast<Launch*>(node);
+    static void* parameters[1];
+    parameters[0] = l->parameter.data();
+    *p = {};
+    p->func = handle<CUfunction>(&*s.symbols.find(l->symbol));
+    p->gridDimX = l->blocks, p->blockDimX = l->threads, p->sharedMemBytes = l->shared_bytes;
+    p->kernelParams = parameters;
+    return CUDA_SUCCESS;
+  };
+  d.cuGraphExecKernelNodeSetParams = [](CUgraphExec, CUgraphNode node,
+                                        const CUDA_KERNEL_NODE_PARAMS* p) -> CUresult {
+    NICHE_FAKE_CALL("cuGraphExecKernelNodeSetParams");
+    const auto at = static_cast<size_t>(reinterpret_cast<Launch*>(node) - s.graph_nodes.data());
+    s.exec_nodes.resize(s.graph_nodes.size());
+    Launch& l = s.exec_nodes[at];
+    l.symbol = *symbol_of(p->func);
+    l.blocks = p->gridDimX, l.threads = p->blockDimX, l.shared_bytes = p->sharedMemBytes;
+    l.parameter.resize(224);
+    std::memcpy(l.parameter.data(), p->kernelParams[0], l.parameter.size());
+    return CUDA_SUCCESS;
+  };
   return d;
 }
 
 }  // namespace
+
+void advance_us(double us) {
+  const std::lock_guard lock(turn());
+  state().clock_us += us;
+}
+void set_cost_us(const std::string& symbol, double us) {
+  const std::lock_guard lock(turn());
+  state().cost_us[symbol] = us;
+}
 
 State& state() {
   static State s;

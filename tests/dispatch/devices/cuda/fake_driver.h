@@ -44,6 +44,10 @@ struct State {
   // What a kernel does, by its symbol: called at its launch with the parameter. Memory of the fake device is
   // memory of this process.
   std::map<std::string, std::function<void(const Launch&)>> bodies;
+  // What a launch takes, by its symbol; where it is empty, every pair of events is 12.5 us apart.
+  std::map<std::string, double> cost_us;
+  double clock_us = 0;  // of the device
+  std::map<CUevent, double> event_us;
   bool hung = false;             // cuStreamSynchronize does not come back
   CUresult lost = CUDA_SUCCESS;  // every call from the next synchronisation on gives this
 
@@ -52,8 +56,15 @@ struct State {
   std::string failed_call;
   int contexts = 0, pushed = 0, streams = 0, modules = 0, events = 0, blocks_of_memory = 0;
   int captures_exchanged = 0;  // exchanges made and not undone
+  // A graph whose nodes are these launches of kernels; what an instantiated one replays now.
+  std::vector<Launch> graph_nodes, exec_nodes;
   std::vector<Launch> launches;
+  size_t launches_max = SIZE_MAX;  // the older ones are forgotten beyond it
 };
+
+// Calls through the driver take turns; a test that changes the state while other threads call uses these.
+void advance_us(double us);
+void set_cost_us(const std::string& symbol, double us);
 
 State& state();
 void reset();

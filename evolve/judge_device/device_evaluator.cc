@@ -1,0 +1,432 @@
+#include "evolve/judge_device/device_evaluator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "dispatch/base/hash.h"
+#include "evolve/definition_json.h"
+#include "evolve/judge/host_args.h"
+#include "evolve/judge/oracle_server.h"
+#include "evolve/judge_device/device_evaluator_impl.h"
+#include "evolve/probe/pacer.h"
+
+namespace niche::evolve::judge {
+namespace {
+
+using dispatch::ArgRole;
+using dispatch::Status;
+
+constexpr size_t kTimedProblemsMin = 4;
+constexpr int64_t kOracleCacheBytes = int64_t{512} << 20;
+constexpr size_t kSourceBytesMax = 1 << 20;
+constexpr int kBaselineRounds = 9;
+constexpr int kSelfTestPairs = 16;
+constexpr double kSampleNs = 20'000;  // shorter samples are several calls
+constexpr int kSampleCallsMax = 8;
+constexpr int64_t kCopiesBytesMax = int64_t{64} << 20;
+constexpr int64_t kDeviceAlignment = 256;
+
+uint64_t entropy() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+}  // namespace
+
+DeviceEvaluator::DeviceEvaluator(EvaluatorSpec spec, EvaluatorOptions options, DeviceEvaluatorOptions device)
+    : spec_(std::move(spec)), options_(std::move(options)), device_(std::move(device)) {}
+
+DeviceEvaluator::~DeviceEvaluator() { oracle_.reset(); }
+
+Status DeviceEvaluator::start() {
+  if (options_.seed == 0) options_.seed = entropy();
+  definition_json_ = definition_to_json(*spec_.definition);
+  std::vector<VarAxes> points;
+  std::vector<double> weights;
+  for (const SeenProblem& s : spec_.problems) {
+    if (s.var_axes.size() != spec_.definition->var_axes().size())
+      return dispatch::invalid(spec_.definition->name() + ": a problem with " +
+                               std::to_string(s.var_axes.size()) + " axes, " +
+                               std::to_string(spec_.definition->var_axes().size()) + " are variable");
+    points.push_back(s.var_axes);
+    weights.push_back(s.weight);
+  }
+  const size_t timed = std::max(kTimedProblemsMin, 1 + 2 * spec_.definition->var_axes().size());
+  for (size_t i : representative(points, weights, timed)) {
+    TimedProblem t;
+    t.var_axes = points[i];
+    t.weight = weights[i];
+    t.cold = spec_.problems[i].cold;
+    auto problem = make_problem(*spec_.op, spec_.definition, points[i]);
+    if (!problem.ok()) return problem.status();
+    t.problem = *problem;
+    problems_.push_back(std::move(t));
+  }
+  auto arena = SharedArena::make(options_.memory_bytes_max);
+  if (!arena.ok()) return arena.status();
+  arena_ = std::move(*arena);
+  const ChildStart child_start = options_.child_start;
+  auto oracle = Oracle::make(
+      spec_.op, spec_.definition, arena_.get(),
+      [child_start] {
+        if (child_start) child_start(1);
+      },
+      kOracleCacheBytes, options_.defences_off);
+  if (!oracle.ok()) return oracle.status();
+  oracle_ = std::move(*oracle);
+  auto toolchain = CudaToolchain::find({.library = device_.nvrtc, .cache_dir = device_.cubin_cache_dir});
+  if (!toolchain.ok()) return toolchain.status();
+  toolchain_ = std::move(*toolchain);
+  if (!toolchain_->supports(device_.arch))
+    return dispatch::unsupported(toolchain_->version() + " cannot compile for " + device_.arch);
+  auto pacer = toolchain_->compile("pacer", std::string(pacer_text()), device_.arch);
+  if (!pacer.ok()) return pacer.status();
+  pacer_ = std::move(pacer->bytes);
+  probe_ = std::make_unique<DeviceProbe>(device_.probe, *device_.permits, *device_.clock);
+  return {};
+}
+
+std::string DeviceEvaluator::describe() const {
+  return toolchain_->version() + " for " + device_.arch +
+         (probe_->device().empty() ? "" : "; " + probe_->device());
+}
+
+// ---- problems and cases
+
+std::vector<VarAxes> DeviceEvaluator::seen_points() const {
+  std::vector<VarAxes> points;
+  for (const SeenProblem& s : spec_.problems) points.push_back(s.var_axes);
+  return points;
+}
+
+dispatch::Guard DeviceEvaluator::limits_of(const KernelSource& source) const {
+  dispatch::Guard g = source.limits;
+  const int count = static_cast<int>(spec_.definition->var_axes().size());
+  for (int i = g.var_count; i < count; ++i) g.var[static_cast<size_t>(i)] = {1, INT64_MAX / 2, 1};
+  g.var_count = count;
+  return g;
+}
+
+CaseId DeviceEvaluator::case_id(const dispatch::Problem& problem, int distribution) const {
+  CaseId id;
+  id.axes = problem.axes;
+  id.distribution = distribution;
+  id.seed = dispatch::mix64(
+      options_.seed ^ dispatch::hash_bytes(problem.to_string(), static_cast<uint64_t>(distribution) + 1));
+  return id;
+}
+
+std::vector<CaseId> DeviceEvaluator::cases(const KernelSource& source, const dispatch::Guard& box) const {
+  const auto points = correctness_points(*spec_.op, spec_.definition, source.plan, box, options_.seed);
+  const int distributions = std::max(1, spec_.op->distributions());
+  std::vector<CaseId> list;
+  const auto add = [&](const VarAxes& point, int distribution) {
+    auto p = make_problem(*spec_.op, spec_.definition, point);
+    if (!p.ok()) return;
+    const CaseId id = case_id(*p, distribution);
+    if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+  };
+  for (size_t i = 0; i < points.size(); ++i) {
+    add(points[i], static_cast<int>(i % static_cast<size_t>(distributions)));
+    if (i != 0 && i != points.size() / 2) continue;
+    for (int d = 0; d < distributions; ++d) add(points[i], d);
+  }
+  for (const TimedProblem& p : problems_) {
+    if (!guard_holds(box, p.var_axes)) continue;
+    for (int d = 0; d < distributions; ++d) add(p.var_axes, d);
+    break;
+  }
+  return list;
+}
+
+Status DeviceEvaluator::place(const CaseId& id, RunBuffers* run, std::vector<ProbeJob::Arg>* args) {
+  dispatch::Problem problem;
+  problem.definition = spec_.definition;
+  problem.axes = id.axes;
+  const auto& schema = spec_.definition->schema().args;
+  for (int i = 0; i < static_cast<int>(schema.size()); ++i) {
+    if (!spec_.definition->has_arg(i)) continue;
+    auto p = arena_->place(problem.arg_bytes(i), 64, Side::kStart);
+    if (!p.ok()) return p.status();
+    run->arg[static_cast<size_t>(i)] = *p;
+  }
+  run->poison = static_cast<uint32_t>(id.seed) & ~1U;
+  NICHE_RETURN_IF_ERROR(oracle_->prepare(id, std::span(run, 1)));
+  args->clear();
+  for (size_t i = 0; i < schema.size(); ++i) {
+    ProbeJob::Arg a;
+    a.role = schema[i].role;
+    const Placement& p = run->arg[i];
+    if (p.region_bytes != 0) {
+      a.bytes = p.bytes;
+      if (a.role != ArgRole::kOut) a.data.assign(arena_->at(p.at), arena_->at(p.at) + p.bytes);
+    }
+    args->push_back(std::move(a));
+  }
+  return {};
+}
+
+Status DeviceEvaluator::fill(TimedProblem& p, uint64_t seed) {
+  if (p.seed == seed && !p.args.empty()) return {};
+  CaseId id = case_id(p.problem, 0);
+  id.seed = seed;
+  RunBuffers run;
+  const int64_t mark = arena_->mark();
+  const Status s = place(id, &run, &p.args);
+  arena_->release(mark);
+  p.seed = s.ok() ? seed : 0;
+  return s;
+}
+
+dispatch::Result<Finding> DeviceEvaluator::compare(const CaseId& id, RunBuffers& run, const ProbeOutcome& o) {
+  for (size_t i = 0; i < o.outputs.size(); ++i)
+    if (run.arg[i].region_bytes != 0 && !o.outputs[i].empty())
+      std::memcpy(arena_->at(run.arg[i].at), o.outputs[i].data(), o.outputs[i].size());
+  return oracle_->check(id, problems_[0].form, std::span(&run, 1), true);
+}
+
+// ---- baselines
+
+ProbeJob DeviceEvaluator::job_for(const Trial& t, const dispatch::Problem& problem) const {
+  ProbeJob j;
+  const size_t axes = spec_.definition->schema().axes.size();
+  j.axes.assign(problem.axes.begin(), problem.axes.begin() + static_cast<std::ptrdiff_t>(axes));
+  j.name = spec_.definition->name();
+  if (t.candidate == nullptr) return j;
+  j.name = t.candidate->source.kernel_name;
+  j.cubin = t.cubin->bytes;
+  j.plan = *t.candidate->source.cuda;
+  return j;
+}
+
+// A sample is as many calls as make it long beside the clock's steps, each on its own copy of the arguments
+// as far as memory allows: what a call finds in the L2 is then what the last such call left there.
+ProbeJob::Race DeviceEvaluator::race_of(const TimedProblem& p, bool cold, int rounds) const {
+  ProbeJob::Race r;
+  r.definition_json = definition_json_;
+  r.rounds = rounds;
+  r.flush_bytes = cold ? 2 * device_.l2_bytes : 0;
+  r.pacer = pacer_;
+  if (p.fallback_ns > 0 && !cold)
+    r.calls = std::clamp(static_cast<int>(kSampleNs / p.fallback_ns), 1, kSampleCallsMax);
+  int64_t bytes = 0;
+  for (const auto& a : p.args) bytes += a.bytes;
+  r.copies = static_cast<int>(std::clamp<int64_t>(kCopiesBytesMax / std::max<int64_t>(bytes, 1), 1, 2));
+  return r;
+}
+
+Status DeviceEvaluator::ensure_baselines() {
+  if (have_baselines_) return baseline_status_;
+  have_baselines_ = true;
+  for (TimedProblem& p : problems_) {
+    baseline_status_ = fill(p, case_id(p.problem, 0).seed);
+    if (!baseline_status_.ok()) return baseline_status_;
+    ProbeJob j = job_for({}, p.problem);
+    j.args = p.args;
+    j.race = race_of(p, p.cold, kBaselineRounds);
+    for (int form = 0; form < spec_.op->fallback_count(); ++form)
+      if (spec_.op->fallback_applies(form, *spec_.definition)) j.race.forms.push_back(form);
+    const ProbeOutcome o = probe_->run(j);
+    if (o.end != ProbeEnd::kRan || o.form_us.empty())
+      return baseline_status_ = dispatch::device_error("library forms of " + p.problem.to_string() + ": " +
+                                                       probe_end_name(o.end) + ": " + o.text);
+    for (size_t f = 0; f < j.race.forms.size(); ++f) {
+      std::vector<double> ns;
+      for (const auto& round : o.form_us) ns.push_back(round[f] * 1e3);
+      const double median = median_of(ns);
+      if (p.fallback_ns != 0 && median >= p.fallback_ns) continue;
+      p.fallback_ns = median;
+      p.form = j.race.forms[f];
+    }
+  }
+  return {};
+}
+
+dispatch::Result<std::vector<ProblemBaseline>> DeviceEvaluator::baselines() {
+  NICHE_RETURN_IF_ERROR(ensure_baselines());
+  std::vector<ProblemBaseline> list;
+  for (const TimedProblem& p : problems_)
+    list.push_back(
+        {p.var_axes, p.weight, p.cold, p.form, std::string(spec_.op->fallback_name(p.form)), p.fallback_ns});
+  return list;
+}
+
+// The library form against itself must not be FASTER.
+Status DeviceEvaluator::self_test() {
+  NICHE_RETURN_IF_ERROR(ensure_baselines());
+  TimedProblem& p = problems_[0];
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    ProbeJob j = job_for({}, p.problem);
+    j.args = p.args;
+    j.race = race_of(p, p.cold, kSelfTestPairs);
+    j.race.forms = {p.form, p.form};
+    const ProbeOutcome o = probe_->run(j);
+    if (o.end != ProbeEnd::kRan)
+      return dispatch::device_error("timing self-test: " + std::string(probe_end_name(o.end)) + ": " +
+                                    o.text);
+    SignTest test(options_.margin);
+    for (const auto& round : o.form_us) test.add(round[0], round[1]);
+    if (test.e_faster_max() < 1 / options_.alpha) return {};
+  }
+  return dispatch::device_error("timing self-test: a library form is FASTER than itself");
+}
+
+// ---- candidates
+
+std::string DeviceEvaluator::why_refused(const Candidate& c) const {
+  const KernelSource& s = c.source;
+  if (s.text.empty()) return "empty source";
+  if (s.text.size() > kSourceBytesMax) return "source of " + std::to_string(s.text.size()) + " bytes";
+  if (s.cuda == nullptr) return "no launch plan for a device";
+  const size_t phases = s.cuda->phases.size();
+  if (phases == 0 || phases > dispatch::CudaLaunchPlan::kPhasesMax)
+    return std::to_string(phases) + " phases: 1 to " + std::to_string(dispatch::CudaLaunchPlan::kPhasesMax) +
+           " are possible";
+  if (s.cuda->workspace_bytes < 0 || s.cuda->workspace_bytes > options_.memory_bytes_max / 4)
+    return "workspace of " + std::to_string(s.cuda->workspace_bytes) + " bytes: too many";
+  const int a = s.limits.alignment_bytes;
+  if (a < 1 || a > kDeviceAlignment || (a & (a - 1)) != 0)
+    return "alignment of " + std::to_string(a) + " bytes: 1 to 256, a power of two";
+  const dispatch::Guard limits = limits_of(s);
+  const auto points = seen_points();
+  if (std::none_of(points.begin(), points.end(), [&](const VarAxes& p) { return guard_holds(limits, p); }))
+    return "its limits hold none of the session's problems";
+  return "";
+}
+
+// In threads: after the oracle's fork there is none that they could harm.
+void DeviceEvaluator::compile(std::vector<Trial>& trials) const {
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next.fetch_add(1); i < trials.size(); i = next.fetch_add(1)) {
+      const KernelSource& s = trials[i].candidate->source;
+      trials[i].cubin = toolchain_->compile(s.kernel_name, s.text, device_.arch);
+    }
+  };
+  std::vector<std::thread> threads;
+  const auto count = std::min(trials.size(), static_cast<size_t>(std::max(1, device_.compile_threads)));
+  for (size_t i = 1; i < count; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& t : threads) t.join();
+}
+
+void DeviceEvaluator::reject(Verdict& v, Gate gate, const std::string& reason) const {
+  v.status = VerdictStatus::kRejected;
+  v.failed_gate = gate;
+  v.reason = reason;
+}
+void DeviceEvaluator::undecided(Verdict& v, Gate gate, const std::string& reason) const {
+  reject(v, gate, reason);
+  v.status = VerdictStatus::kAmbiguous;
+}
+
+// True: it ran. Else the verdict says what became of it, at `gate` or where the probe says.
+bool DeviceEvaluator::take_outcome(const ProbeOutcome& o, Gate gate, Verdict* v) const {
+  if (o.end == ProbeEnd::kRan) return true;
+  const Verdict found = o.verdict();
+  v->status = found.status;
+  v->failed_gate = o.end == ProbeEnd::kRefused ? found.failed_gate : gate;
+  v->reason = found.reason;
+  return false;
+}
+
+bool DeviceEvaluator::verify(Trial& t, const CaseId& id, int runs, Verdict* v) {
+  dispatch::Problem problem;
+  problem.definition = spec_.definition;
+  problem.axes = id.axes;
+  const Gate gate = v->correctness_points == 0 ? Gate::kSmoke : Gate::kCorrectness;
+  const int64_t mark = arena_->mark();
+  RunBuffers run;
+  ProbeJob j = job_for(t, problem);
+  const auto finish = [&](bool good) {
+    arena_->release(mark);
+    return good;
+  };
+  if (const Status s = place(id, &run, &j.args); !s.ok())
+    return undecided(*v, Gate::kCorrectness, s.message()), finish(false);
+  std::vector<std::vector<uint8_t>> first;
+  for (int r = 0; r < runs; ++r) {
+    ProbeOutcome o = probe_->run(j);
+    if (!take_outcome(o, gate, v)) {
+      v->reason += " at " + problem.to_string();
+      return finish(false);
+    }
+    if (r > 0) {
+      if (t.candidate->source.properties.deterministic && o.outputs != first)
+        return reject(*v, Gate::kDeterminism, "two runs differ at " + problem.to_string()), finish(false);
+      continue;
+    }
+    auto found = compare(id, run, o);
+    if (!found.ok()) return undecided(*v, Gate::kCorrectness, found.status().message()), finish(false);
+    v->max_error = std::max(v->max_error, found->max_error);
+    v->rms_error = std::max(v->rms_error, found->rms_error);
+    if (!found->ok)
+      return reject(*v, gate == Gate::kSmoke ? gate : found->gate, found->reason), finish(false);
+    first = std::move(o.outputs);
+  }
+  ++v->correctness_points;
+  return finish(true);
+}
+
+DeviceEvaluator::Pairs DeviceEvaluator::race(const Trial& t, const TimedProblem& p, bool cold, int pairs) {
+  ProbeJob j = job_for(t, p.problem);
+  j.args = p.args;
+  j.race = race_of(p, cold, pairs);
+  j.race.forms = {p.form};
+  Pairs out;
+  out.outcome = probe_->run(j);
+  if (out.outcome.end != ProbeEnd::kRan) return out;
+  for (size_t r = 0; r < out.outcome.form_us.size() && r < out.outcome.launch_us.size(); ++r)
+    out.samples.push_back({out.outcome.form_us[r][0] * 1e3, out.outcome.launch_us[r] * 1e3, false});
+  return out;
+}
+
+bool DeviceEvaluator::check_timed(const TimedProblem& p, const ProbeOutcome& o, Verdict* v) {
+  const auto& args = spec_.definition->schema().args;
+  if (std::any_of(args.begin(), args.end(), [](const auto& a) { return a.role == ArgRole::kInOut; }))
+    return true;
+  CaseId id = case_id(p.problem, 0);
+  id.seed = p.seed;
+  const int64_t mark = arena_->mark();
+  RunBuffers run;
+  std::vector<ProbeJob::Arg> unused;
+  Status s = place(id, &run, &unused);
+  bool right = false;
+  if (s.ok()) {
+    auto found = compare(id, run, o);
+    s = found.status();
+    right = found.ok() && found->ok;
+    if (found.ok() && !found->ok) reject(*v, Gate::kTiming, "a timed call was wrong: " + found->reason);
+  }
+  if (!s.ok()) undecided(*v, Gate::kTiming, s.message());
+  arena_->release(mark);
+  return right;
+}
+
+}  // namespace niche::evolve::judge
+
+namespace niche::evolve {
+
+dispatch::Result<std::unique_ptr<Evaluator>> make_device_evaluator(EvaluatorSpec spec,
+                                                                   EvaluatorOptions options,
+                                                                   DeviceEvaluatorOptions device) {
+  if (!spec.op || !spec.definition) return dispatch::invalid("evaluator: no operator or no definition");
+  if (spec.definition->schema().op != spec.op->schema()->op)
+    return dispatch::invalid("evaluator: definition " + spec.definition->name() + " is not one of operator " +
+                             spec.op->schema()->op);
+  if (!spec.op->runs_on_device())
+    return dispatch::unsupported("operator '" + spec.op->schema()->op +
+                                 "': its library forms read host memory alone");
+  if (spec.problems.empty() || spec.problems.size() > 64)
+    return dispatch::invalid("evaluator: " + std::to_string(spec.problems.size()) +
+                             " problems, 1 to 64 are possible");
+  if (device.permits == nullptr || device.clock == nullptr)
+    return dispatch::invalid("evaluator: no permits or no clock");
+  auto e = std::make_unique<judge::DeviceEvaluator>(std::move(spec), std::move(options), std::move(device));
+  NICHE_RETURN_IF_ERROR(e->start());
+  return std::unique_ptr<Evaluator>(std::move(e));
+}
+
+}  // namespace niche::evolve

@@ -1,0 +1,40 @@
+// DeviceEvaluator: the Evaluator of a session on a CUDA device. Candidates are compiled here by NVRTC, run in
+// the process of a DeviceProbe under permits of whoever serves, compared with the fp64 reference that the
+// oracle computes on the host, and timed in turns with the best library form, which runs in that same process
+// on that same stream.
+//
+// What a time is: device time of a call while the queue is full (race.h), in the problem's cache state.
+// Gates are the CPU judge's (verdict.h): parse, duplicate, compile, smoke, correctness on the Guard's corners,
+// tiles and seeded interior, determinism (a second run on some cases), timing by the e-process, the other
+// cache state, confirmation on fresh inputs.
+// The yardstick of the error bound is the library form's error on the host, for the same element type.
+//
+// Order of life: the oracle is forked first; the probe's threads come after it. Thread-safety: one owner
+// thread. Progress: each step is bounded by DeviceProbe's limits.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "evolve/evaluator.h"
+#include "evolve/probe/device_probe.h"
+
+namespace niche::evolve {
+
+struct DeviceEvaluatorOptions {
+  ProbeOptions probe;
+  PermitSource* permits = nullptr;         // required; outlives the evaluator
+  const dispatch::Clock* clock = nullptr;  // required; outlives it
+  std::string nvrtc{};                     // CudaToolchain::Options::library
+  std::string cubin_cache_dir{};           // empty: none
+  std::string arch = "sm_90a";
+  int64_t l2_bytes = int64_t{60} << 20;
+  int compile_threads = 4;
+};
+
+// kInvalid: what of the spec is wrong; kUnsupported: no NVRTC, or none that knows the architecture.
+dispatch::Result<std::unique_ptr<Evaluator>> make_device_evaluator(EvaluatorSpec spec,
+                                                                   EvaluatorOptions options,
+                                                                   DeviceEvaluatorOptions device);
+
+}  // namespace niche::evolve
