@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dispatch/devices/cpu/cpu_info.h"
+#include "runtime/group.h"
 #include "runtime/handle_state.h"
 #include "runtime/http_server.h"
 #include "runtime/runtime.h"
@@ -45,7 +46,8 @@ LatencyWatch::Options latency_options(const RuntimeConfig& c) {
 
 Control::DefinitionState::DefinitionState(RuntimeCore& core, RuntimeCore::Known k)
     : known(std::move(k)),
-      board(core.dispatcher(), known.id, static_cast<uint32_t>(core.executor().threads)) {}
+      board(core.dispatcher(), known.id, static_cast<uint32_t>(core.executor().threads)),
+      grouped(core.chosen_by_group(known.definition->schema().op)) {}
 
 Control::Control(std::shared_ptr<RuntimeCore> core)
     : core_(std::move(core)),
@@ -131,6 +133,7 @@ void Control::tick(int64_t now_ns) {
   drain(now_ns);
   take_findings(now_ns);
   drive_rollouts(now_ns);
+  drive_group(now_ns);
   run_sessions(now_ns);
   plan(now_ns);
   if (now_ns - last_refresh_ns_ > seconds(2)) {

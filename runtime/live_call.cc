@@ -9,6 +9,11 @@ int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
+void LiveCall::record_time() {
+  const uint64_t ticks = dispatch::cycles() - start_;
+  call_.record_time(decision_, call_.pack(handle_.site(place_.device), layout_, args_.var), args_.var, ticks);
+}
+
 // Copies what the call is about to read (in-outs are updated, inputs may be reused by the caller the moment
 // it returns). Constants that are bound are held by their owner instead.
 // Of a call whose memory the host cannot read: no shadow, whose copies are the host's, and no cycle counter,
@@ -54,6 +59,7 @@ dispatch::Status LiveCall::answer_refused(dispatch::CallFrame& frame) {
 }
 
 void LiveCall::begin_shadow() {
+  if (handle_.grouped()) return;  // a second run may issue collectives that the other ranks do not
   const CallPlan& plan = handle_.plan();
   const Bindings::Held held = handle_.bindings().held(args_.p);
   int64_t bytes = 0;

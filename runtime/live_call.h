@@ -32,9 +32,8 @@ class LiveCall {
  public:
   // `args`: axes and input pointers filled; outputs may still be null.
   LiveCall(HandleState& handle, CallArgs& args, dispatch::LayoutClass layout, CallPlace place = {})
-      : handle_(handle), args_(args), place_(place), call_(handle.core().dispatcher()) {
-    key_ = call_.pack(handle.site(place.device), layout, args.var);
-    decision_ = call_.decide(handle.site(place.device), key_, args.var);
+      : handle_(handle), args_(args), place_(place), call_(handle.core().dispatcher()), layout_(layout) {
+    decision_ = call_.decide(handle.site(place.device), layout, args.var);
     if (place.device != 0) [[unlikely]]
       prepare_device();
     if (decision_.kernel->pack_slot >= 0) {
@@ -88,7 +87,7 @@ class LiveCall {
     if (frame.refusal != dispatch::CallFrame::Refusal::kNone) [[unlikely]]
       return answer_refused(frame);
     if (decision_.time) [[unlikely]]
-      call_.record_time(decision_, key_, args_.var, dispatch::cycles() - start_);
+      record_time();
     return {};
   }
 
@@ -97,6 +96,7 @@ class LiveCall {
   void finish_shadow();
 
  private:
+  void record_time();
   void begin_shadow();
   dispatch::Status answer_refused(dispatch::CallFrame& frame);
   void prepare_device();
@@ -106,7 +106,7 @@ class LiveCall {
   const CallPlace place_;
   void* device_workspace_ = nullptr;
   dispatch::Dispatcher::Call call_;
-  dispatch::ProblemKey key_;
+  dispatch::LayoutClass layout_;
   dispatch::Decision decision_;
   const void* packed_ = nullptr;
   uint64_t start_ = 0;
