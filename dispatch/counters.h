@@ -30,6 +30,9 @@ class OwnCounter {
     return next;
   }
   T get() const { return v_.load(std::memory_order_relaxed); }
+  // For HitLog, which adds to it with an order.
+  std::atomic<T>& word() { return v_; }
+  const std::atomic<T>& word() const { return v_; }
 
  private:
   std::atomic<T> v_{0};

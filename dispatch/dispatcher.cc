@@ -30,7 +30,7 @@ struct Dispatcher::Cold {
   std::unordered_map<std::string, uint32_t> by_name;
   std::unordered_map<uint32_t, RouteCounts>
       baselines;  // by Route index: what earlier Routes had counted there
-  std::atomic<uint32_t> sites{0};
+  std::atomic<uint64_t> sites{0};
 
   SamplingRates rates;
   // Calls of threads without a state: rare, so shared.
@@ -114,7 +114,11 @@ CallSite Dispatcher::call_site(uint32_t definition, const SiteOptions& o) {
   s.dispatcher_ = this;
   s.fallback_ = fallback(definition, o.fallback_form);
   if (s.fallback_ == nullptr) s.fallback_ = fallback(definition, 0);
-  s.cache_entry_ = cold_->sites.fetch_add(1, std::memory_order_relaxed) % ThreadState::kSites;
+  const uint64_t number = cold_->sites.fetch_add(1, std::memory_order_relaxed);
+  s.cache_entry_ = static_cast<uint32_t>(number % ThreadState::kSites * sizeof(ThreadState::SiteEntry));
+  const auto d = this->definition(definition);
+  s.two_axes_ = d != nullptr && d->var_axes().size() <= 2;
+  s.tag_ = number + 1 < 1u << 24 ? number + 1 : 0;
   return s;
 }
 
@@ -165,24 +169,14 @@ RouteCounts Dispatcher::thread_counts() {
   RouteCounts counts;
   const ThreadState* t = thread();
   if (t == detached_thread()) return counts;
-  for (const auto& chunk : t->chunks) {
-    const CounterChunk* c = chunk.load(std::memory_order_acquire);  // acquire: pairs with ensure_chunks
-    if (c == nullptr) break;
-    for (int r = 0; r < kRungCount; ++r)
-      for (const auto& n : c->by_rung[r]) counts.by_rung[r] += n.get();
-  }
+  t->add_totals(counts.by_rung);
   return counts;
 }
 
 CounterTotals Dispatcher::totals() const {
   CounterTotals sum;
   registry_->for_each([&](ThreadState& t) {
-    for (const auto& chunk : t.chunks) {
-      const CounterChunk* c = chunk.load(std::memory_order_acquire);  // acquire: pairs with ensure_chunks
-      if (c == nullptr) break;
-      for (int r = 0; r < kRungCount; ++r)
-        for (const auto& n : c->by_rung[r]) sum.by_rung[r] += n.get();
-    }
+    t.add_totals(sum.by_rung);
     for (int i = 0; i < kFallbackReasonCount; ++i) sum.by_reason[i] += t.by_reason[i].get();
     sum.events_dropped += t.misses.dropped() + t.timings.dropped();
     sum.requests_opened += t.requests_opened.get();
@@ -200,11 +194,7 @@ CounterTotals Dispatcher::totals() const {
 RouteCounts Dispatcher::counts(const Route& route) const {
   RouteCounts sum;
   const uint32_t i = route.index();
-  registry_->for_each([&](ThreadState& t) {
-    const CounterChunk* c = t.chunks[i / kChunkRoutes].load(std::memory_order_acquire);  // acquire: as above
-    if (c == nullptr) return;
-    for (int r = 0; r < kRungCount; ++r) sum.by_rung[r] += c->by_rung[r][i % kChunkRoutes].get();
-  });
+  registry_->for_each([&](ThreadState& t) { t.add_counts(i, sum.by_rung); });
   std::lock_guard lock(cold_->mutex);
   const auto base = cold_->baselines.find(i);
   if (base != cold_->baselines.end())
@@ -244,7 +234,9 @@ Decision Dispatcher::Call::take_back(ThreadState* t, const CallSite& site, const
   if (was.rung == Rung::kFallback) return was;
   const uint32_t index = was.route != nullptr ? was.route->index() : kNoRoute;
   t->count(index, was.rung).add(static_cast<uint64_t>(-1));
+  t->by_rung[static_cast<int>(was.rung)].add(static_cast<uint64_t>(-1));
   t->count(index, Rung::kFallback).add();
+  t->by_rung[static_cast<int>(Rung::kFallback)].add();
   t->by_reason[static_cast<int>(reason)].add();
   const Kernel* k = was.route != nullptr ? was.route->fallback().get() : &site.fallback();
   return {k, nullptr, was.route, Rung::kFallback, reason, was.time};
@@ -368,6 +360,7 @@ void Dispatcher::Call::choose(ThreadState* t, const Route& route, const ProblemK
 void Dispatcher::Call::count(ThreadState* t, Decision* d) {
   const uint32_t index = d->route != nullptr ? d->route->index() : kNoRoute;
   const uint32_t place = ThreadState::place_of(t->count(index, d->rung).add());
+  t->by_rung[static_cast<int>(d->rung)].add();
   if (d->rung == Rung::kFallback) t->by_reason[static_cast<int>(d->reason)].add();
   if (place < t->sample_below.load(std::memory_order_relaxed)) [[unlikely]] {  // relaxed: a rate
     const Sampled s = sample(t, place, d->route, d->kernel);
@@ -376,15 +369,51 @@ void Dispatcher::Call::count(ThreadState* t, Decision* d) {
   }
 }
 
+// The second call in a row with one answer: arms the site's entry, which names the slot already.
+Decision Dispatcher::Call::decide_repeated(ThreadState* t, const CallSite& site, const Asked& asked) {
+  ThreadState::SiteEntry& last = t->site(site.cache_entry());
+  if (site.tag() != 0) {
+    last.tag = site.tag() | asked.layout.bits() << 24;
+    std::copy_n(asked.var_axes, kMaxVarAxes, last.axes);
+    last.version = asked.table->version;
+  }
+  return decide_slowly(t, site, asked, last.slot);
+}
+
+// A hit at which the log is full, or which is looked at.
+Decision Dispatcher::Call::decide_due(ThreadState* t, const TableSlot* slot) {
+  Decision d{slot->kernel, nullptr, slot->route, Rung::kExact, FallbackReason::kNone, false};
+  // relaxed: rates.
+  const uint32_t every = t->sample_every.load(std::memory_order_relaxed);
+  const bool sampled = t->hits.settle(
+      every, [t](uint32_t route) -> std::atomic<uint64_t>& { return t->count(route, Rung::kExact).word(); },
+      [t] { return t->next_random() >> 32; });
+  if (!sampled || t->request.capture != CaptureState::kNone)
+    return d;  // nothing is timed or shadowed under capture
+  // Of these hits, one in every/rate, the rarer sort among the commoner.
+  const uint64_t draw = t->next_random() >> 32;
+  const auto chosen = [&](const std::atomic<uint32_t>& rate) {
+    const uint64_t n = rate.load(std::memory_order_relaxed);
+    return n != 0 && draw * n < uint64_t{every} << 32;
+  };
+  d.time = chosen(t->time_every);
+  if (chosen(t->shadow_every) && !slot->kernel->is_fallback()) d.shadow = slot->route->fallback().get();
+  return d;
+}
+
 Decision Dispatcher::Call::decide_slowly(ThreadState* t, const CallSite& site, const Asked& asked,
                                          const TableSlot* slot) {
-  const ProblemKey& key = asked.key;
-  const int64_t* const axes = asked.var_axes;
+  return decide_found(t, site, asked.table, key_of(t, site, asked), asked.var_axes, slot);
+}
+
+// On a slot that was found.
+Decision Dispatcher::Call::decide_found(ThreadState* t, const CallSite& site, const Snapshot* table,
+                                        const ProblemKey& key, const int64_t* axes, const TableSlot* slot) {
   if (key.wide()) [[unlikely]] {
     WideProblem p{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
     p.prefix.constraints = key.constraints();
     if (!(slot->wide->problem == p))  // another problem with the same hash
-      return decide_miss(t, site, asked);
+      return decide_unknown(t, site, table, key, axes);
   }
   Decision d;
   choose(t, *slot->route, key, axes, false, &d);
@@ -406,12 +435,11 @@ void Dispatcher::Call::captured_workspace(const CapturedGraph* graph, CallFrame*
 }
 
 // As any other call (the demand for a capturable kernel is in the key already), but what it gets is held.
-Decision Dispatcher::Call::decide_captured(ThreadState* t, const CallSite& site, const Asked& a) {
-  const Asked asked{a.key, t->captured, a.var_axes};
-  const ProblemKey& key = asked.key;
-  const int64_t* const axes = asked.var_axes;
-  const TableSlot* slot = asked.table->find(key);
-  Decision d = slot != nullptr ? decide_slowly(t, site, asked, slot) : decide_miss(t, site, asked);
+Decision Dispatcher::Call::decide_captured(ThreadState* t, const CallSite& site, const ProblemKey& key,
+                                           const int64_t* axes) {
+  const TableSlot* slot = t->captured->find(key);
+  Decision d = slot != nullptr ? decide_found(t, site, t->captured, key, axes, slot)
+                               : decide_unknown(t, site, t->captured, key, axes);
   WideProblem problem{site.prefix(), key.layout(), {axes[0], axes[1], axes[2], axes[3], axes[4]}};
   problem.prefix.constraints = key.constraints();
   CapturedGraph& graph =
@@ -435,15 +463,18 @@ void Dispatcher::Call::serve_region(ThreadState* t, const std::vector<NicheIndex
 }
 
 Decision Dispatcher::Call::decide_miss(ThreadState* t, const CallSite& site, const Asked& asked) {
-  const ProblemKey& key = asked.key;
-  const Snapshot* const snapshot = asked.table;
-  const int64_t* const axes = asked.var_axes;
+  return decide_unknown(t, site, asked.table, key_of(t, site, asked), asked.var_axes);
+}
+
+// What the table has no slot for.
+Decision Dispatcher::Call::decide_unknown(ThreadState* t, const CallSite& site, const Snapshot* snapshot,
+                                          const ProblemKey& key, const int64_t* axes) {
   Decision d;
   d.kernel = &site.fallback();
   d.reason = FallbackReason::kMiss;
   if (snapshot->mode != SnapshotMode::kServing) [[unlikely]] {
     if (snapshot->mode == SnapshotMode::kDetached) return decide_detached(site);
-    if (snapshot->mode == SnapshotMode::kCapturing) return decide_captured(t, site, asked);
+    if (snapshot->mode == SnapshotMode::kCapturing) return decide_captured(t, site, key, axes);
     static constexpr FallbackReason kModeReasons[] = {FallbackReason::kMiss, FallbackReason::kDisabled,
                                                       FallbackReason::kShutdown, FallbackReason::kProbation};
     d.reason = kModeReasons[static_cast<int>(snapshot->mode)];

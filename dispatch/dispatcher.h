@@ -11,13 +11,13 @@
 //   int64_t var[kMaxVarAxes] = {batch, length};            // Definition::var_axes() order, rest 0
 //   {
 //     Dispatcher::Call call(*d);                           // epoch: spans the kernel's run
-//     const ProblemKey key = call.pack(site, LayoutClass::plain_at(ored_pointers), var);
-//     const Decision dec = call.decide(site, key, var);
+//     const LayoutClass layout = LayoutClass::plain_at(ored_pointers);
+//     const Decision dec = call.decide(site, layout, var);
 //     CallFrame frame{&definition, &args, native};         // args.packed: see Kernel::pack_slot
 //     call.lend_workspace(frame);
 //     const uint64_t t0 = dec.time ? cycles() : 0;
 //     dec.kernel->launch(*dec.kernel, frame, executor);
-//     if (dec.time) call.record_time(dec, key, var, cycles() - t0);
+//     if (dec.time) call.record_time(dec, call.pack(site, layout, var), var, cycles() - t0);
 //     if (dec.shadow) ...                                  // also run dec.shadow off the answer's path
 //   }
 //   // a binding without packed constants: dec = call.fall_back(site, dec, FallbackReason::kNotPacked);
@@ -123,7 +123,7 @@ class Dispatcher {
   size_t drain(const std::function<void(const EventRecord&)>& f);
   CounterTotals totals() const;
   // The calling thread's own part of totals().by_rung: what a server reports of one request is the difference
-  // of two. Cost: 2 µs for each 1,024 routes made so far.
+  // of two.
   RouteCounts thread_counts();
   // Calls of one Route since it was made.
   RouteCounts counts(const Route& route) const;
@@ -140,12 +140,12 @@ class Dispatcher {
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
-    // The key of a call at `site`; adds what the open RequestScope demands (capturable under capture).
     // `var_axes`: kMaxVarAxes values, unused ones 0.
+    Decision decide(const CallSite& site, LayoutClass layout, const int64_t* var_axes);
+    // The key of that call, for records; adds what the open RequestScope demands (capturable under capture).
     ProblemKey pack(const CallSite& site, LayoutClass layout, const int64_t* var_axes) const {
-      return pack_key(site.packed_prefix().with(demands_), site.prefix(), layout, var_axes);
+      return key_of(thread_, site, {snapshot_, layout, var_axes});
     }
-    Decision decide(const CallSite& site, const ProblemKey& key, const int64_t* var_axes);
 
     // The fallback instead of what decide() said, counted under `reason` and not under the decision's rung.
     Decision fall_back(const CallSite& site, const Decision& instead_of, FallbackReason reason) {
@@ -175,22 +175,34 @@ class Dispatcher {
     }
 
    private:
-    // What the slower paths get of a Call: made on the way there. What has its address taken stays on the
-    // stack from the beginning, and a seventh argument costs every call a frame pointer.
+    // What the slower paths get of a Call: made on the way there, and packed there once more, which costs less
+    // than keeping the key alive. What has its address taken stays on the stack from the beginning, and a
+    // seventh argument costs every call a frame pointer.
     struct Asked {
-      ProblemKey key;
       const Snapshot* table;
+      LayoutClass layout;
       const int64_t* var_axes;
     };
     struct Sampled {
       const Kernel* shadow;
       bool time;
     };
+    static ProblemKey key_of(const ThreadState* t, const CallSite& site, const Asked& asked) {
+      const uint64_t demands = asked.table->mode == SnapshotMode::kCapturing ? t->demands : 0;
+      return pack_key(site.packed_prefix().with(demands), site.prefix(), asked.layout, asked.var_axes);
+    }
+    static Decision decide_repeated(ThreadState* t, const CallSite& site, const Asked& asked);
+    static Decision decide_due(ThreadState* t, const TableSlot* slot);
     static Decision decide_slowly(ThreadState* t, const CallSite& site, const Asked& asked,
                                   const TableSlot* slot);
     static Decision decide_miss(ThreadState* t, const CallSite& site, const Asked& asked);
+    static Decision decide_found(ThreadState* t, const CallSite& site, const Snapshot* table,
+                                 const ProblemKey& key, const int64_t* var_axes, const TableSlot* slot);
+    static Decision decide_unknown(ThreadState* t, const CallSite& site, const Snapshot* table,
+                                   const ProblemKey& key, const int64_t* var_axes);
     static Decision decide_detached(const CallSite& site);
-    static Decision decide_captured(ThreadState* t, const CallSite& site, const Asked& asked);
+    static Decision decide_captured(ThreadState* t, const CallSite& site, const ProblemKey& key,
+                                    const int64_t* var_axes);
     static uint32_t workspace_units(const ThreadState* t);
     static void captured_workspace(const CapturedGraph* graph, CallFrame* frame);
     static void choose(ThreadState* t, const Route& route, const ProblemKey& key, const int64_t* var_axes,
@@ -210,7 +222,6 @@ class Dispatcher {
 
     ThreadState* thread_;  // never null
     uint64_t entered_;
-    uint64_t demands_ = 0;
     const Snapshot* snapshot_;
   };
 
@@ -240,40 +251,46 @@ class Dispatcher {
 inline Dispatcher::Call::Call(Dispatcher& d) : thread_(d.thread()) {
   entered_ = d.domain_.enter(thread_->epoch);
   // In a RequestScope its version; a detached thread is in one for ever.
-  if (EpochDomain::nested(entered_) && thread_->pinned != nullptr) {
+  if (EpochDomain::nested(entered_) && thread_->pinned != nullptr)
     snapshot_ = thread_->pinned;
-    demands_ = thread_->demands;
-  } else {
+  else
     snapshot_ = d.domain_.current();
-  }
 }
 
 inline Dispatcher::Call::~Call() { EpochDomain::leave(thread_->epoch, entered_); }
 
-inline Decision Dispatcher::Call::decide(const CallSite& site, const ProblemKey& key,
-                                         const int64_t* var_axes) {
+// Each slower way returns from here by itself: what would live across a call costs every call a saved register.
+inline Decision Dispatcher::Call::decide(const CallSite& site, LayoutClass layout, const int64_t* var_axes) {
   ThreadState* const t = thread_;
-  ThreadState::SiteEntry& last = t->sites[site.cache_entry()];
-  const TableSlot* slot = last.slot;
-  // A version is never reused, so an equal one means: this very Snapshot, which the epoch protects.
-  if (last.version != snapshot_->version || !slot->key.equals(key.w0, key.w1, key.w2, key.w3)) {
-    slot = snapshot_->find(key);
+  ThreadState::SiteEntry& last = t->site(site.cache_entry());
+  // A version is never reused, so an equal one means: this very Snapshot, which the epoch protects. The tables of
+  // captured and detached threads have one that nothing is armed for.
+  bool repeats = false;
+  if (last.version == snapshot_->version) {
+    // One by one: the axes were stored a moment ago, and a vector load over two stores would wait for both.
+    repeats = last.tag == (site.tag() | layout.bits() << 24) && last.axes[0] == var_axes[0] &&
+              last.axes[1] == var_axes[1] &&
+              (site.two_axes() ||
+               (last.axes[2] == var_axes[2] && last.axes[3] == var_axes[3] && last.axes[4] == var_axes[4]));
+    if (!repeats) last.version = 0;
+  }
+  const TableSlot* slot;
+  if (repeats) {
+    slot = last.slot;
+  } else {
+    slot = snapshot_->find(pack_key(site.packed_prefix(), site.prefix(), layout, var_axes));
     if (slot == nullptr) [[unlikely]]
-      return decide_miss(t, site, {{key.w0, key.w1, key.w2, key.w3}, snapshot_, var_axes});
-    last.version = snapshot_->version;
+      return decide_miss(t, site, {snapshot_, layout, var_axes});
+    if (slot == last.slot) [[unlikely]]
+      return decide_repeated(t, site, {snapshot_, layout, var_axes});
     last.slot = slot;
   }
   // relaxed: what the word guards was published with the table; a rollback is seen by the next call.
   if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord) [[unlikely]]
-    return decide_slowly(t, site, {{key.w0, key.w1, key.w2, key.w3}, snapshot_, var_axes}, slot);
-  const uint32_t place = ThreadState::place_of(t->count(slot->counter, Rung::kExact).add());
-  Decision decision{slot->kernel, nullptr, slot->route, Rung::kExact, FallbackReason::kNone, false};
-  if (place < t->sample_below.load(std::memory_order_relaxed)) [[unlikely]] {  // relaxed: a rate
-    const Sampled s = sample(t, place, slot->route, slot->kernel);
-    decision.shadow = s.shadow;
-    decision.time = s.time;
-  }
-  return decision;
+    return decide_slowly(t, site, {snapshot_, layout, var_axes}, slot);
+  if (t->hits.add(slot->route_index)) [[unlikely]]
+    return decide_due(t, slot);
+  return {slot->kernel, nullptr, slot->route, Rung::kExact, FallbackReason::kNone, false};
 }
 
 inline void Dispatcher::Call::lend_workspace(CallFrame& frame) const {

@@ -150,13 +150,13 @@ static_assert(sizeof(ProblemKey) == 32);
 // A KeyPrefix in the form that pack_key wants: two words with holes, and what makes every key of it wide.
 struct PackedPrefix {
   uint64_t w0 = 0, w1 = 0;
-  uint64_t wide = 0;  // joined with the axes: 2^32 where the prefix does not fit
+  uint32_t wide = 0;  // not 0 where the prefix does not fit
   constexpr PackedPrefix() = default;
   constexpr explicit PackedPrefix(const KeyPrefix& p)
       : w0(p.definition),
         w1((p.tenant & 0xff) | (p.device & 0xff) << 8 | (p.threads & 0xff) << 16 |
            static_cast<uint64_t>(p.constraints.bits()) << 24),
-        wide((p.tenant | p.device | p.threads) > 0xff ? uint64_t{1} << 32 : 0) {}
+        wide((p.tenant | p.device | p.threads) > 0xff ? 1 : 0) {}
   // The same call site under further demands (RequestScope under capture), which `bits_of` made.
   constexpr PackedPrefix with(uint64_t demands) const {
     PackedPrefix r = *this;
@@ -180,7 +180,7 @@ inline ProblemKey pack_key(const PackedPrefix& packed, const KeyPrefix& prefix, 
                  a4 = static_cast<uint64_t>(axes[4]);
   uint64_t w0 = packed.w0 | layout.bits() << 24, w1 = packed.w1 | a4 << 32, w2 = a0 | a1 << 32,
            w3 = a2 | a3 << 32;
-  if ((a0 | a1 | a2 | a3 | a4 | packed.wide) >> 32 != 0) [[unlikely]] {
+  if (((a0 | a1 | a2 | a3 | a4) >> 32 | packed.wide) != 0) [[unlikely]] {
     const auto constraints = ConstraintSet::from_bits(static_cast<uint8_t>(packed.w1 >> 24 & 0x7f));
     const ProblemKey wide = pack_wide_key(prefix, constraints, layout, axes);
     w0 = wide.w0;

@@ -362,7 +362,7 @@ class Publisher::Impl {
     TableSlot slot;
     slot.key = key;
     slot.route = &r;
-    slot.counter = ThreadState::counter_of(r.index());
+    slot.route_index = r.index();
     if (key.wide()) {
       slot.state = &kLongWayWord;
       slot.wide = it->second.wide.get();

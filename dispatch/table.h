@@ -2,19 +2,20 @@
 // niche index.
 //
 // Roles: built by TableWriter, published through the EpochDomain; read by every serving thread.
-// Invariants: (1) immutable once published; (2) a key lies in the shard that the top bits of its hash name,
-// at or after (cyclic)
-//   the slot that the low bits name, with no empty slot between; (3) every shard has an empty slot, so that
-//   probes end; (4) each slot's kernels were checked against the slot's key when it was published.
-// Progress: find() is wait-free: at most kShardSlots steps, 1.2 on average at the fullest.
+// Invariants: (1) immutable once published; (2) a key lies in the shard that the top bits of its hash name, in
+//   the very slot that its bucket's Place chooses out of the hash; only where the Place says `further`, at or
+//   after (cyclic) that slot with no empty slot between; (3) every shard has an empty slot, so that probes end;
+//   (4) each slot's kernels were checked against the slot's key when it was published.
+// Progress: find() is wait-free: one slot; at most kShardSlots of them in a bucket that says `further`.
 // Reclamation: a Snapshot and the shards it does not share with its successor go together, by epoch.
-// Cost: find 6–8 ns with everything in L1/L2: one directory load (8 bytes a shard: 16 shards among 1,024
-// routes) and one
-//   64-byte slot.
+// Cost: find 5–7 ns with everything in L1/L2: one directory load (8 bytes a shard: 16 shards among 1,024
+//   routes), one byte of the shard's line of Places, one 64-byte slot.
 // Why not simpler: one flat array is one load less, but a change copies it whole (10,000 routes: 44 µs into
-// reused pages, 380 into
-//   fresh ones). Shards of one size are reused warm, and splitting one (extendible hashing, Fagin et al.
-//   1979) never moves the others.
+//   reused pages, 380 into fresh ones). Shards of one size are reused warm, and splitting one (extendible
+//   hashing, Fagin et al. 1979) never moves the others. Plain linear probing is a byte load less, but at half
+//   load every third call in random order goes on to another slot, which no predictor can tell: a wrong guess is
+//   known only when the slot has come, and throws away what was begun of the next calls: 6 ns a call. So the
+//   writer displaces (CHD, Belazzougui et al. 2009): it searches each bucket a Place under which no two keys meet.
 #pragma once
 
 #include <atomic>
@@ -27,13 +28,6 @@
 #include "dispatch/route.h"
 
 namespace niche::dispatch {
-
-// Where a thread keeps the counters of a route: byte offsets, so that counting costs no address arithmetic.
-struct CounterPlace {
-  uint32_t chunk = 0;  // into ThreadState::chunks
-  uint32_t row = 0;    // into the chunk's row of exact hits
-  bool operator==(const CounterPlace&) const = default;
-};
 
 // What a table entry for a wide key adds.
 struct WideEntry {
@@ -50,15 +44,36 @@ struct alignas(64) TableSlot {
     const WideEntry* wide;           // key.wide()
   };
   const Route* route = nullptr;
-  CounterPlace counter;  // of Route::index()
+  uint32_t route_index = 0;  // Route::index(): what a hit is counted under
 };
 static_assert(sizeof(TableSlot) == 64);
 
 inline constexpr uint32_t kShardSlots = 128;      // 8 KiB: a copy costs about 0.3 µs warm
 inline constexpr uint32_t kShardEntriesMax = 64;  // splits past load 0.5
+inline constexpr uint32_t kShardBuckets = 64;     // a line of Places
 
-struct TableShard {
+// Where the keys of one bucket lie: which seven bits of a hash are the slot, and whether some lie further on.
+class Place {
+ public:
+  constexpr Place() = default;
+  constexpr Place(uint32_t shift, bool further)
+      : bits_(static_cast<uint8_t>(shift | (further ? kFurther : 0u))) {}
+  static constexpr uint64_t bucket_of(uint64_t hash) { return hash & (kShardBuckets - 1); }
+  // As a byte offset: bits 6 to 12 of the shifted hash.
+  constexpr uint64_t offset_of(uint64_t hash) const {
+    return hash >> (bits_ & 63) & ((kShardSlots - 1) * sizeof(TableSlot));
+  }
+  constexpr uint64_t slot_of(uint64_t hash) const { return offset_of(hash) / sizeof(TableSlot); }
+  constexpr bool further() const { return (bits_ & kFurther) != 0; }
+
+ private:
+  static constexpr uint8_t kFurther = 0x80;
+  uint8_t bits_ = 0;
+};
+
+struct alignas(64) TableShard {
   TableSlot slots[kShardSlots];
+  Place places[kShardBuckets];
 };
 
 // The last two are no modes of a dispatcher: they mark the empty tables that send every call of a thread the
@@ -75,14 +90,25 @@ struct Snapshot {
   const std::vector<const Kernel*>* forced = nullptr;
   const TableShard* const* directory = nullptr;
 
+  // Null: no such key. A miss, too, looks at one slot, and ends at a branch that is predicted.
   const TableSlot* find(const ProblemKey& k) const {
     const uint64_t h = k.hash();
-    const TableSlot* slots = directory[h >> shift]->slots;
-    for (uint64_t i = h & (kShardSlots - 1);; i = (i + 1) & (kShardSlots - 1)) {
-      const TableSlot& s = slots[i];
-      if (s.key.equals(k.w0, k.w1, k.w2, k.w3)) [[likely]]
-        return &s;
+    const TableShard& shard = *directory[h >> shift];
+    const Place place = shard.places[Place::bucket_of(h)];
+    const auto* s =
+        reinterpret_cast<const TableSlot*>(reinterpret_cast<const char*>(shard.slots) + place.offset_of(h));
+    if (!s->key.equals(k.w0, k.w1, k.w2, k.w3)) [[unlikely]]
+      return place.further() ? find_further(shard, place.slot_of(h), k) : nullptr;
+    return s;
+  }
+
+ private:
+  static const TableSlot* find_further(const TableShard& shard, uint64_t at, const ProblemKey& k) {
+    for (;;) {
+      const TableSlot& s = shard.slots[at];
+      if (s.key.equals(k.w0, k.w1, k.w2, k.w3)) return &s;
       if (s.key.w0 == 0) return nullptr;
+      at = (at + 1) & (kShardSlots - 1);
     }
   }
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -22,7 +24,7 @@ SnapshotBlock* block_of(Snapshot* s) { return reinterpret_cast<SnapshotBlock*>(s
 
 // The slot that holds `key`, or the empty one where it would go. Requires: an empty slot somewhere.
 TableSlot* seek(TableShard* shard, const ProblemKey& key, uint64_t hash) {
-  for (uint64_t i = hash & kMask;; i = (i + 1) & kMask) {
+  for (uint64_t i = shard->places[Place::bucket_of(hash)].slot_of(hash);; i = (i + 1) & kMask) {
     TableSlot& s = shard->slots[i];
     if (s.key.w0 == 0 || s.key == key) return &s;
   }
@@ -30,16 +32,84 @@ TableSlot* seek(TableShard* shard, const ProblemKey& key, uint64_t hash) {
 
 void clear(TableShard* shard) { std::memset(static_cast<void*>(shard), 0, sizeof(TableShard)); }
 
-// Linear probing without tombstones: entries after the hole move back where their probe allows it.
-void remove_at(TableShard* shard, uint64_t hole) {
-  for (uint64_t i = (hole + 1) & kMask; shard->slots[i].key.w0 != 0; i = (i + 1) & kMask) {
-    const uint64_t home = shard->slots[i].key.hash() & kMask;
-    if (((i - home) & kMask) >= ((i - hole) & kMask)) {
-      shard->slots[hole] = shard->slots[i];
-      hole = i;
-    }
+// The shifts that a bucket is tried with: their slots come out of bits shift + 6 to shift + 12. Below the first, the
+// bits that chose the bucket, equal for all in it; above the last, those that chose the shard.
+constexpr uint32_t kShiftMin = 0, kShiftMax = 35;
+static_assert(kShardBuckets == 1u << (kShiftMin + 6) && sizeof(TableSlot) == 1u << 6);
+static_assert(kShiftMax + 13 <= 64 - TableWriter::kDepthMax);
+
+struct Entry {
+  TableSlot slot;
+  uint64_t hash;
+};
+
+// Writes the shard anew: every bucket, the fullest first, gets the first Place that puts each of its keys on a
+// slot that is free. What finds none (equal hashes; a shard beyond half load) goes last, by linear probing.
+void lay_out(const std::vector<Entry>& entries, TableShard* shard) {
+  clear(shard);
+  uint8_t first[kShardBuckets + 1] = {}, order[kShardBuckets], of[kShardSlots];
+  for (const Entry& e : entries) ++first[Place::bucket_of(e.hash) + 1];
+  for (uint32_t b = 0; b < kShardBuckets; ++b) {
+    first[b + 1] = static_cast<uint8_t>(first[b + 1] + first[b]);
+    order[b] = static_cast<uint8_t>(b);
   }
-  shard->slots[hole] = TableSlot{};
+  uint8_t next[kShardBuckets];
+  std::copy_n(first, kShardBuckets, next);
+  for (size_t i = 0; i < entries.size(); ++i)
+    of[next[Place::bucket_of(entries[i].hash)]++] = static_cast<uint8_t>(i);
+  const auto size = [&](uint8_t b) { return first[b + 1] - first[b]; };
+  std::sort(order, order + kShardBuckets, [&](uint8_t a, uint8_t b) { return size(a) > size(b); });
+  const auto fits = [&](uint8_t b, Place place) {
+    uint64_t taken[2] = {};
+    for (int i = first[b]; i < first[b + 1]; ++i) {
+      const uint64_t at = place.slot_of(entries[of[i]].hash), bit = uint64_t{1} << (at & 63);
+      if (shard->slots[at].key.w0 != 0 || (taken[at >> 6] & bit) != 0) return false;
+      taken[at >> 6] |= bit;
+    }
+    return true;
+  };
+  for (const uint8_t b : order) {
+    if (size(b) == 0) break;
+    Place place(kShiftMin, true);
+    for (uint32_t shift = kShiftMin; shift <= kShiftMax && place.further(); ++shift)
+      if (fits(b, Place(shift, false))) place = Place(shift, false);
+    shard->places[b] = place;
+    if (place.further()) continue;
+    for (int i = first[b]; i < first[b + 1]; ++i)
+      shard->slots[place.slot_of(entries[of[i]].hash)] = entries[of[i]].slot;
+  }
+  for (const Entry& e : entries)
+    if (shard->places[Place::bucket_of(e.hash)].further()) *seek(shard, e.slot.key, e.hash) = e.slot;
+}
+
+std::vector<Entry> entries_of(const TableShard& shard) {
+  std::vector<Entry> all;
+  all.reserve(kShardSlots);
+  for (const TableSlot& s : shard.slots)
+    if (s.key.w0 != 0) all.push_back({s, s.key.hash()});
+  return all;
+}
+
+// Requires: the key is not there, and one slot stays empty.
+void add(TableShard* shard, const TableSlot& slot, uint64_t hash) {
+  const Place place = shard->places[Place::bucket_of(hash)];
+  TableSlot& at = shard->slots[place.slot_of(hash)];
+  if (at.key.w0 == 0 && !place.further()) {
+    at = slot;
+    return;
+  }
+  std::vector<Entry> all = entries_of(*shard);
+  all.push_back({slot, hash});
+  lay_out(all, shard);
+}
+
+void remove_at(TableShard* shard, uint64_t at) {
+  shard->slots[at] = TableSlot{};
+  for (const Place& p : shard->places) {
+    if (!p.further()) continue;
+    lay_out(entries_of(*shard), shard);  // a key that lies further on must not lie behind the hole
+    return;
+  }
 }
 
 }  // namespace
@@ -97,25 +167,18 @@ bool TableWriter::split(uint64_t hash) {
     ++depth_;
   }
   auto* high = new Shard{arena_.take(), 0, s->depth + 1, batch_};
-  clear(high->block);
   ++live_;
   TableShard* low = arena_.take();
-  clear(low);
   const uint64_t bit = uint64_t{1} << (63 - s->depth);
-  uint32_t low_count = 0;
-  for (const TableSlot& e : s->block->slots) {
-    if (e.key.w0 == 0) continue;
-    const uint64_t h = e.key.hash();
-    if (h & bit) {
-      *seek(high->block, e.key, h) = e;
-      ++high->count;
-    } else {
-      *seek(low, e.key, h) = e;
-      ++low_count;
-    }
-  }
+  std::vector<Entry> lows = entries_of(*s->block), highs;
+  const auto is_low = [bit](const Entry& e) { return (e.hash & bit) == 0; };
+  std::copy_if(lows.begin(), lows.end(), std::back_inserter(highs), std::not_fn(is_low));
+  std::erase_if(lows, std::not_fn(is_low));
+  lay_out(lows, low);
+  lay_out(highs, high->block);
   recycle(s->block);  // made in this batch, seen by nobody
-  s->count = low_count;
+  s->count = static_cast<uint32_t>(lows.size());
+  high->count = static_cast<uint32_t>(highs.size());
   ++s->depth;
   const uint64_t low_hash = hash & ~bit,
                  high_hash = hash | bit;  // of keys of either half, as far as depth goes
@@ -136,14 +199,9 @@ bool TableWriter::upsert(const TableSlot& slot) {
       *at = slot;
       return true;
     }
-    if (s->count < kShardEntriesMax) {
-      *at = slot;
-      ++s->count;
-      return true;
-    }
-    if (split(h)) continue;
+    if (s->count >= kShardEntriesMax && split(h)) continue;
     if (s->count == kShardSlots - 1) return false;
-    *at = slot;
+    add(s->block, slot, h);
     ++s->count;
     return true;
   }

@@ -29,14 +29,16 @@ void install_fork_handler() {
 }
 
 void apply(const SamplingRates& r, ThreadState* t) {
+  const uint32_t sample_every = r.time_every != 0 && (r.shadow_every == 0 || r.time_every < r.shadow_every)
+                                    ? r.time_every
+                                    : r.shadow_every;
   // relaxed: a changed rate acts on some later call.
   t->time_below.store(ThreadState::below(r.time_every), std::memory_order_relaxed);
   t->shadow_below.store(ThreadState::below(r.shadow_every), std::memory_order_relaxed);
-  t->sample_below.store(
-      ThreadState::below(r.time_every != 0 && (r.shadow_every == 0 || r.time_every < r.shadow_every)
-                             ? r.time_every
-                             : r.shadow_every),
-      std::memory_order_relaxed);
+  t->sample_below.store(ThreadState::below(sample_every), std::memory_order_relaxed);
+  t->time_every.store(r.time_every, std::memory_order_relaxed);
+  t->shadow_every.store(r.shadow_every, std::memory_order_relaxed);
+  t->sample_every.store(sample_every, std::memory_order_relaxed);
   t->challenger_shadow_every.store(r.challenger_shadow_every, std::memory_order_relaxed);
   t->region_shadow_every.store(r.region_shadow_every, std::memory_order_relaxed);
   t->request_below.store(ThreadState::below(r.request_every), std::memory_order_relaxed);
@@ -86,6 +88,22 @@ ThreadState* detached_thread() {
 const Snapshot* capturing_snapshot() {
   static const Snapshot s = empty_snapshot(UINT64_MAX, SnapshotMode::kCapturing);
   return &s;
+}
+
+void ThreadState::add_counts(uint32_t route_index, uint64_t* sum) const {
+  const CounterChunk* c = chunks[route_index / kChunkRoutes].load(
+      std::memory_order_acquire);  // acquire: pairs with ensure_chunks
+  if (c == nullptr) return;
+  for (int r = 0; r < kRungCount; ++r) {
+    const auto& counter = c->by_rung[r][route_index % kChunkRoutes];
+    sum[r] +=
+        r == static_cast<int>(Rung::kExact) ? hits.count_of(route_index, counter.word()) : counter.get();
+  }
+}
+
+void ThreadState::add_totals(uint64_t* sum) const {
+  for (int r = 0; r < kRungCount; ++r) sum[r] += by_rung[r].get();
+  sum[static_cast<int>(Rung::kExact)] += hits.hits();
 }
 
 ThreadRegistry::ThreadRegistry(uint64_t dispatcher, EpochDomain* domain, uint32_t threads_max)

@@ -26,6 +26,7 @@
 #include "dispatch/base/status.h"
 #include "dispatch/counters.h"
 #include "dispatch/epoch.h"
+#include "dispatch/hit_log.h"
 #include "dispatch/request_scope.h"
 #include "dispatch/table.h"
 
@@ -93,21 +94,24 @@ class ThreadState {
  public:
   static constexpr uint32_t kSites = 64;
   static constexpr uint32_t kEvents = 512;
-  static constexpr size_t kRungBytes = sizeof(CounterChunk::by_rung[0]);
-  struct SiteEntry {
-    uint64_t version = 0;  // Snapshot::version; 0: empty
+  // What a call site's last calls found. A site that gives one answer twice in a row is armed: the next call is
+  // answered by comparing its raw axes with these, before anything is packed or hashed. A site that changes its
+  // shape on each call compares one word and remembers one.
+  struct alignas(16) SiteEntry {
+    uint64_t version = 0;  // armed for this Snapshot::version; 0: not armed
     const TableSlot* slot = nullptr;
+    // Of the armed call:
+    uint64_t tag = 0;  // CallSite::tag() and its layout
+    int64_t axes[kMaxVarAxes] = {};
   };
 
   // The line that every call touches.
   alignas(64) EpochDomain::Slot epoch;
   const Snapshot* pinned = nullptr;  // what calls in the open RequestScope see
-  uint64_t demands = 0;              // what the open RequestScope adds to each key (PackedPrefix::bits_of)
-  // Rates, as the dispatcher set them. A call is looked at when the place of its route's count is below
-  // sample_below.
-  std::atomic<uint32_t> sample_below{0};
-  RequestInfo request;  // of the open RequestScope; id 0: none
-  uint64_t random = 0;  // xorshift state: assignment without a request id, sampling intervals
+  uint64_t demands = 0;  // under capture: what the open RequestScope adds to each key (PackedPrefix::bits_of)
+  RequestInfo request;   // of the open RequestScope; id 0: none
+
+  alignas(64) HitLog hits;  // exact ones; the other rungs' calls are counted at once
 
   // The line that opening and closing a RequestScope touches besides.
   alignas(64) OwnCounter<uint64_t> requests_opened;
@@ -122,11 +126,20 @@ class ThreadState {
   std::vector<OuterScope> outer_scopes;
   const Snapshot* captured = nullptr;  // under capture: the table; `pinned` is capturing_snapshot() then
 
+  // At a byte offset, so that finding it costs no address arithmetic.
   alignas(64) SiteEntry sites[kSites];
+  SiteEntry& site(uint32_t offset) {
+    return *reinterpret_cast<SiteEntry*>(reinterpret_cast<char*>(sites) + offset);
+  }
   alignas(64) std::atomic<CounterChunk*> chunks[kChunksMax] = {};
 
+  uint64_t random = 0;  // xorshift state: assignment without a request id, sampling intervals
+  OwnCounter<uint64_t> by_rung[kRungCount];  // calls but for logged hits, of all routes
   OwnCounter<uint64_t> by_reason[kFallbackReasonCount];
-  std::atomic<uint32_t> time_below{0}, shadow_below{0};
+  // Rates, as the dispatcher set them. Calls that are no logged hits: one is looked at when the place of its route's
+  // count is below sample_below. Of hits one in sample_every, the smaller of the other two.
+  std::atomic<uint32_t> sample_below{0}, time_below{0}, shadow_below{0};
+  std::atomic<uint32_t> sample_every{0}, time_every{0}, shadow_every{0};
   std::atomic<uint32_t> challenger_shadow_every{0}, region_shadow_every{0};
   BasicLentBlock<LentPlatform> workspace;
   SpscRing<EventRecord, kEvents> misses;
@@ -138,20 +151,15 @@ class ThreadState {
   static constexpr uint32_t place_of(uint64_t count) { return static_cast<uint32_t>(count) * 0x9e3779b9u; }
   static constexpr uint32_t below(uint32_t every) { return every == 0 ? 0 : UINT32_MAX / every; }
 
-  static CounterPlace counter_of(uint32_t route_index) {
-    return {static_cast<uint32_t>(route_index / kChunkRoutes * sizeof(chunks[0])),
-            static_cast<uint32_t>(route_index % kChunkRoutes * sizeof(OwnCounter<uint64_t>))};
-  }
-  OwnCounter<uint64_t>& count(CounterPlace at, Rung rung) {
-    // relaxed: the chunk was stored before the table that names the route was published (invariant 3).
-    const auto* chunk =
-        reinterpret_cast<const std::atomic<CounterChunk*>*>(reinterpret_cast<const char*>(chunks) + at.chunk);
-    char* row = reinterpret_cast<char*>(chunk->load(std::memory_order_relaxed)) + at.row;
-    return *reinterpret_cast<OwnCounter<uint64_t>*>(row + static_cast<size_t>(rung) * kRungBytes);
-  }
   OwnCounter<uint64_t>& count(uint32_t route_index, Rung rung) {
-    return count(counter_of(route_index), rung);
+    // relaxed: the chunk was stored before the table that names the route was published (invariant 3).
+    CounterChunk* chunk = chunks[route_index / kChunkRoutes].load(std::memory_order_relaxed);
+    return chunk->by_rung[static_cast<int>(rung)][route_index % kChunkRoutes];
   }
+  // Any thread. Calls of one Route; nothing where no chunk is.
+  void add_counts(uint32_t route_index, uint64_t* by_rung_sum) const;
+  // Any thread. Calls of all Routes.
+  void add_totals(uint64_t* by_rung_sum) const;
   // xorshift64*: good enough to split calls and to jitter intervals.
   uint64_t next_random() {
     uint64_t x = random;

@@ -69,6 +69,11 @@ const Field kFields[] = {
     {"canary_seconds_min", &RuntimeConfig::canary_seconds_min, 0, 86400, "least time in canary"},
     {"probation_calls", &RuntimeConfig::probation_calls, 0, 1e12, "calls until a kernel's probation ends"},
     {"probation_seconds", &RuntimeConfig::probation_seconds, 0, 1e9, "time until a kernel's probation ends"},
+    {"group_board", &RuntimeConfig::group_board, 0, 0,
+     "file that the ranks of a group agree through, in /dev/shm"},
+    {"group_rank", &RuntimeConfig::group_rank, 0, 63, "this server's rank in its group"},
+    {"group_ranks", &RuntimeConfig::group_ranks, 0, 64, "ranks of the group; 0: no group"},
+    {"group_ops", &RuntimeConfig::group_ops, 0, 0, "operators whose kernels the group chooses; empty: all"},
     {"http_address", &RuntimeConfig::http_address, 0, 0,
      "address:port of /metrics, /status, /health; empty: off"},
 };
@@ -218,6 +223,12 @@ Status RuntimeConfig::validate() const {
   if (cuda_devices < 0 || cuda_devices > 64)
     return invalid("RuntimeConfig::cuda_devices is " + std::to_string(cuda_devices) +
                    "; 0 to 64 are possible");
+  if (group_ranks != 0 && group_board.empty())
+    return invalid("config key 'group_board' is empty; a group of " + std::to_string(group_ranks) +
+                   " ranks needs a file that all of them open");
+  if (group_ranks != 0 && group_rank >= group_ranks)
+    return invalid("config key 'group_rank' is " + std::to_string(group_rank) +
+                   "; the group has ranks 0 to " + std::to_string(group_ranks - 1));
   if (!http_address.empty()) {
     const size_t colon = http_address.rfind(':');
     const std::string port = colon == std::string::npos ? "" : http_address.substr(colon + 1);

@@ -92,6 +92,13 @@ struct RuntimeConfig {
   int64_t probation_calls = 10000;
   double probation_seconds = 600;
 
+  // A tensor-parallel group whose ranks choose kernels together: runtime/group.h. `group_board`: a file that all of
+  // them open, in /dev/shm; 0 ranks: no group.
+  std::string group_board;
+  int group_rank = 0;
+  int group_ranks = 0;
+  std::vector<std::string> group_ops;  // whose kernels; empty: every operator's
+
   // "127.0.0.1:9464" serves /metrics, /status and /health; empty: off.
   std::string http_address;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dispatch/devices/cpu/cpu_info.h"
+#include "runtime/group.h"
 #include "runtime/handle_state.h"
 #include "runtime/http_server.h"
 #include "runtime/runtime.h"
@@ -47,7 +48,8 @@ Control::DefinitionState::DefinitionState(RuntimeCore& core, RuntimeCore::Known 
     : known(std::move(k)),
       device(on),
       board(core.dispatcher(), known.id, static_cast<uint32_t>(core.executor().threads),
-            static_cast<uint32_t>(on)) {}
+            static_cast<uint32_t>(on)),
+      grouped(core.chosen_by_group(known.definition->schema().op)) {}
 
 Control::Control(std::shared_ptr<RuntimeCore> core)
     : core_(std::move(core)),
@@ -134,6 +136,7 @@ void Control::tick(int64_t now_ns) {
   drain(now_ns);
   take_findings(now_ns);
   drive_rollouts(now_ns);
+  drive_group(now_ns);
   run_sessions(now_ns);
   plan(now_ns);
   if (now_ns - last_refresh_ns_ > seconds(2)) {

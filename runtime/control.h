@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "dispatch/group_table.h"
 #include "evolve/probe/permit_gate.h"
 #include "kernels_cache/kernel_cache.h"
 #include "runtime/core.h"
@@ -40,6 +41,8 @@
 #include "runtime/telemetry/telemetry.h"
 
 namespace niche {
+class Group;
+struct GroupStatus;
 struct Health;
 class HttpServer;
 }  // namespace niche
@@ -67,6 +70,7 @@ class Control {
   std::string metrics() const;
   Health health() const;
   int http_port() const;
+  dispatch::Result<std::shared_ptr<Group>> join_group();
   int sessions_running() const { return sessions_running_.load(std::memory_order_relaxed); }
 
  private:
@@ -102,6 +106,10 @@ class Control {
     int tried = 0, tried_earlier = 0, session_kernels = 0;  // earlier: in sessions before the last
     int64_t session_since_ns = 0;
     std::array<uint64_t, evolve::kGateCount> rejected{}, rejected_earlier{};
+    // Of a Definition whose kernels the group chooses (control_group.cc); the board publishes nothing then.
+    bool grouped = false;
+    std::set<uint64_t> group_serving;                                   // by Kernel::id
+    std::map<uint64_t, std::shared_ptr<dispatch::Route>> group_routes;  // by Kernel::id; 0: the library's
     bool dirty = false;           // the board changed: publish at the end of the tick
     bool yielding = false;        // the last session was asked to end for another Definition's sake
     std::string publish_failure;  // the last one that was told
@@ -202,6 +210,26 @@ class Control {
   void promote(DefinitionState& d, int64_t now_ns);
   void roll_back(DefinitionState& d, uint64_t kernel, const std::string& reason, int64_t now_ns);
 
+  // control_group.cc
+  struct GroupTrial {
+    uint32_t definition = 0;
+    std::shared_ptr<const ResidentKernel> kernel;  // null: none is on its way
+    uint64_t version = 0, dropped_before = 0;
+  };
+  dispatch::Result<dispatch::Publisher::Placement> place(const dispatch::GroupChange& c);
+  bool in_group(const DefinitionState& d) const;
+  static std::shared_ptr<const ResidentKernel> resident_of(DefinitionState& d, std::string_view wire);
+  void drive_group(int64_t now_ns);
+  void follow_group(const GroupStatus& s, int64_t now_ns);
+  void settle_trial(const GroupStatus& s, int64_t now_ns);
+  void propose_withdrawals(const GroupStatus& s);
+  void propose_next(const GroupStatus& s, int64_t now_ns);
+  void withdraw_from_group(DefinitionState& d, const ResidentKernel& k, const std::string& reason);
+  static double group_gain(DefinitionState& d, const GroupStatus& s, const dispatch::WideProblem& p);
+  // What serves, by the board's choice or the group's.
+  static std::vector<std::shared_ptr<const ResidentKernel>> serving_of(const DefinitionState& d);
+  uint64_t calls_of(const DefinitionState& d, uint64_t kernel) const;
+
   // control_sessions.cc
   void find_worker();
   void run_sessions(int64_t now_ns);
@@ -233,6 +261,11 @@ class Control {
   std::string forced_;
   int64_t force_due_ns_ =
       0;  // the forced kernel arrived, or could not be put on probation: (again) then; 0: never
+  std::shared_ptr<Group> group_;  // null: not joined
+  GroupTrial group_trial_;
+  std::map<uint64_t, std::string> group_withdrawals_;  // by Kernel::id: why the group is to go back
+  uint64_t group_version_ = 0;                         // that follow_group has seen
+  bool group_fault_told_ = false;
   Counters counters_;
   std::deque<Event> events_;  // at most kEventsMax
   int64_t started_ns_ = 0, last_shadow_refill_ns_ = 0, last_bindings_ns_ = 0, last_flush_ns_ = 0,

@@ -144,13 +144,13 @@ void Control::warm_start(DefinitionState& d) {
     if (!k) continue;
     ++loaded;
     // What answered live calls before the restart answers the first one after it; what never did starts with
-    // shadow.
-    if ((k->served_calls > 0 || k->proven) && put_on_probation(shelf, *k))
+    // shadow. In a group it takes a proposal.
+    if (!d.grouped && (k->served_calls > 0 || k->proven) && put_on_probation(shelf, *k))
       d.board.add_serving(k);
     else
       d.waiting.push_back(k);
   }
-  if (loaded == 0) return;
+  if (loaded == 0 || d.grouped) return;
   if (const Status s = d.board.publish(); !s.ok())
     event("publication", d.known.definition->name(), s.to_string(), LogLevel::kWarning);
   event("warm start", d.known.definition->name(),
@@ -243,11 +243,11 @@ void Control::look_after_probation(int64_t now_ns) {
   for (auto& [id, d] : definitions_) {
     kernels_cache::KernelCache* const cache = shelf(*d).cache.get();
     if (cache == nullptr) continue;
-    for (const auto& k : d->board.serving()) {
+    for (const auto& k : serving_of(*d)) {
       if (k->proven || !cache->probation().marked(k->ref.id)) continue;
       const auto since = d->serving_since_ns.try_emplace(k->id(), now_ns).first->second;
       if (static_cast<double>(now_ns - since) < config.probation_seconds * 1e9) continue;
-      if (static_cast<int64_t>(d->board.calls_of(k->id())) < config.probation_calls) continue;
+      if (static_cast<int64_t>(calls_of(*d, k->id())) < config.probation_calls) continue;
       cache->set_proven(k->ref.id);
       if (const Status s = cache->probation().clear(k->ref.id); s.ok())
         event("probation served", d->known.definition->name(), k->ref.kernel, LogLevel::kInfo);
@@ -274,8 +274,8 @@ void Control::flush_served() {
   for (auto& [id, d] : definitions_) {
     kernels_cache::KernelCache* const cache = shelf(*d).cache.get();
     if (cache == nullptr) continue;
-    for (const auto& k : d->board.serving()) {
-      const uint64_t calls = d->board.calls_of(k->id());
+    for (const auto& k : serving_of(*d)) {
+      const uint64_t calls = calls_of(*d, k->id());
       uint64_t& flushed = d->flushed_calls[k->id()];
       if (calls <= flushed) continue;
       cache->count_served(k->ref.id, static_cast<int64_t>(calls - flushed));

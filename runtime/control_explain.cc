@@ -4,6 +4,7 @@
 
 #include "runtime/control.h"
 #include "runtime/device_plane.h"
+#include "runtime/group.h"
 #include "runtime/handle_state.h"
 #include "runtime/http_server.h"
 #include "runtime/metrics_text.h"
@@ -102,12 +103,23 @@ dispatch::Result<Explanation> Control::explain(
       if (route->state() == RolloutState::kCanary)
         e.rollout += " " + percent(route->word().share()) + " on " + route->challenger()->name;
     }
+    if (d->grouped && !is_forced) {
+      e.rollout = group_ ? "group version " + std::to_string(group_version_) : "group: not joined";
+      if (!group_)
+        e.why = "its kernels are chosen by the group, which this rank has not joined: Runtime::join_group()";
+      else if (!route)
+        e.why = "the group has chosen no kernel for this problem";
+      else
+        e.why = route->incumbent() ? "the group has chosen this kernel"
+                                   : "the group has gone back to the library";
+    }
     for (const auto& [id, k] : d->residents) {
       ExplainedKernel x;
       x.name = k->ref.kernel;
       x.kernel_ns = k->kernel_ns;
       x.fallback_ns = k->fallback_ns;
-      const bool challenger = d->board.challenges(id), serving = d->board.serves(id);
+      const bool challenger = d->board.challenges(id),
+                 serving = d->grouped ? d->group_serving.count(id) != 0 : d->board.serves(id);
       x.state = challenger ? (d->rollout ? d->rollout->describe() : "challenger")
                 : serving  ? "incumbent"
                            : "waiting for its rollout";
@@ -177,6 +189,13 @@ void Control::force_what_arrived(int64_t now_ns) {
 Health Control::health() const {
   std::lock_guard<std::mutex> lock(mutex_);
   Health h;
+  if (group_) {
+    if (const std::string fault = group_->status().fault; !fault.empty()) {
+      h.ok = false;
+      h.reason = "restart me: not what the group serves: " + fault;
+      return h;
+    }
+  }
   // Degraded, and well: it serves the library.
   if (host().probation_mode)
     h.reason = host().startup.explanation;
@@ -231,6 +250,15 @@ std::string Control::status() const {
   j["swaps"] = counters_.swaps;
   j["rollbacks"] = counters_.rollbacks;
   j["quarantines"] = counters_.quarantines;
+  if (const RuntimeConfig& c = core_->config(); c.group_ranks != 0) {
+    const GroupStatus g = group_ ? group_->status() : GroupStatus{};
+    j["group"] = {{"board", c.group_board},       {"rank", c.group_rank},
+                  {"ranks", c.group_ranks},       {"joined", group_ != nullptr},
+                  {"version", g.version},         {"switches", g.switches},
+                  {"dropped", g.dropped},         {"waits", g.waits},
+                  {"last_drop", g.last_drop},     {"fault", g.fault},
+                  {"problems", g.serving.size()}, {"withdrawing", group_withdrawals_.size()}};
+  }
   j["latency"] = {{"quiet_p99_us", latency_.quiet_p99_ns() / 1e3},
                   {"slow_share_while_tuning", latency_.slow_share()},
                   {"pauses", latency_.pauses()},
@@ -261,12 +289,13 @@ std::string Control::status() const {
     x["best_seen"] = d->best_seen;
     x["kernels"] = Json::array();
     for (const auto& [kernel_id, k] : d->residents) {
-      const bool challenger = d->board.challenges(kernel_id), serving = d->board.serves(kernel_id);
+      const bool challenger = d->board.challenges(kernel_id),
+                 serving = d->grouped ? d->group_serving.count(kernel_id) != 0 : d->board.serves(kernel_id);
       Json kj{{"name", k->ref.kernel},
               {"state", challenger ? (d->rollout ? d->rollout->describe() : "challenger")
                         : serving  ? "incumbent"
                                    : "waiting"},
-              {"calls", d->board.calls_of(kernel_id)},
+              {"calls", calls_of(*d, kernel_id)},
               {"fallback", k->fallback_name},
               {"fallback_ns", k->fallback_ns},
               {"kernel_ns", k->kernel_ns},
@@ -332,6 +361,16 @@ std::string Control::metrics() const {
   m.counter("niche_kernels_refused_total", "kernels of the cache that could not be loaded")
       .value({}, counters_.refused_kernels);
   m.counter("niche_swaps_total", "challengers that became incumbents").value({}, counters_.swaps);
+  if (group_) {
+    const GroupStatus g = group_->status();
+    m.gauge("niche_group_version", "version that this rank's group serves").value({}, g.version);
+    m.gauge("niche_group_problems", "problems that the group has chosen for").value({}, g.serving.size());
+    m.counter("niche_group_switches_total", "versions that this rank has taken").value({}, g.switches);
+    m.counter("niche_group_dropped_total", "proposals that this rank saw dropped").value({}, g.dropped);
+    m.counter("niche_group_waits_total", "steps that waited for a decision").value({}, g.waits);
+    m.gauge("niche_group_fault", "1: this rank serves another version than the others")
+        .value({}, g.fault.empty() ? 0 : 1);
+  }
   m.counter("niche_rollbacks_total", "kernels taken out of service").value({}, counters_.rollbacks);
   m.counter("niche_quarantines_total", "kernels quarantined").value({}, counters_.quarantines);
   m.counter("niche_shadow_total", "shadow comparisons by outcome");

@@ -33,6 +33,7 @@ double Control::exposures_per_s(uint32_t definition) const {
 
 void Control::drive_rollouts(int64_t now_ns) {
   for (auto& [id, d] : definitions_) {
+    if (d->grouped) continue;
     if (!d->rollout) {
       start_next_rollout(*d, now_ns);
       continue;
@@ -171,6 +172,10 @@ void Control::roll_back(DefinitionState& d, uint64_t kernel, const std::string& 
   const auto at = d.residents.find(kernel);
   if (at == d.residents.end()) return;
   const std::shared_ptr<const ResidentKernel> k = at->second;
+  if (d.group_serving.count(kernel) != 0) {
+    withdraw_from_group(d, *k, reason);  // and out of the books once the group has gone back
+    return;
+  }
   if (d.board.challenges(kernel)) d.rollout.reset();
   (void)d.board.withdraw(kernel);  // acts on the next call, before anything durable is written
   d.dirty = true;
@@ -205,6 +210,7 @@ void Control::watch_incumbent(DefinitionState& d, const dispatch::EventRecord& e
     watch = d.watches.emplace(k->id(), IncumbentWatch(point->fallback_ns / (pc.bytes + pc.flops / 8))).first;
   }
   if (!watch->second.add(ns / work)) return;
+  if (d.grouped) return withdraw_from_group(d, *k, "slower here than the library was");
   event("suspect", d.known.definition->name(),
         k->ref.kernel + " is slower than what it replaced; a canary decides", LogLevel::kWarning);
   d.board.remove(k->id());

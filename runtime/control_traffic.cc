@@ -137,7 +137,7 @@ void Control::check_bindings() {
 
 void Control::publish_dirty() {
   for (auto& [id, d] : definitions_) {
-    if (!d->dirty) continue;
+    if (!d->dirty || d->grouped) continue;
     const Status s = d->board.publish();
     d->dirty = d->board.unpublished();
     if (s.ok()) {

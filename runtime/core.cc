@@ -43,6 +43,11 @@ Result<std::shared_ptr<RuntimeCore>> RuntimeCore::make(RuntimeConfig config) {
   return core;
 }
 
+bool RuntimeCore::chosen_by_group(const std::string& op) const {
+  const auto& ops = config_.group_ops;
+  return config_.group_ranks != 0 && (ops.empty() || std::find(ops.begin(), ops.end(), op) != ops.end());
+}
+
 std::string RuntimeCore::near_ops(std::string_view op) const {
   std::string names;
   for (const auto& known : ops_.all()) {

@@ -34,6 +34,8 @@ class RuntimeCore : public std::enable_shared_from_this<RuntimeCore> {
   const dispatch::Clock& clock() const { return clock_; }
   const dispatch::CycleClock& cycle_clock() const { return cycle_clock_; }
   const dispatch::Executor& executor() const { return config_.executor; }
+  // Do the ranks of a group choose this operator's kernels together?
+  bool chosen_by_group(const std::string& op) const;
   const dispatch::OpRegistry& ops() const { return ops_; }
   dispatch::Dispatcher& dispatcher() const { return *dispatcher_; }
   const std::shared_ptr<dispatch::Dispatcher>& dispatcher_ptr() const { return dispatcher_; }

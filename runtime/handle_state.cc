@@ -57,6 +57,7 @@ HandleState::HandleState(std::shared_ptr<RuntimeCore> core, std::shared_ptr<cons
       site_(std::move(site)),
       device_sites_(std::move(device_sites)),
       takes_aten_(op_->native_form() == "at::Tensor[]"),
+      grouped_(core_->chosen_by_group(op_->schema()->op)),
       bindings_(core_->dispatcher_ptr(), definition_, core_->packed_budget(), plan_.constant_mask()) {}
 
 Status HandleState::call(std::span<const DLTensor> tensors, void* stream) {

@@ -34,6 +34,7 @@ class HandleState : public std::enable_shared_from_this<HandleState> {
     return device == 0 ? site_ : device_sites_[static_cast<size_t>(device - 1)];
   }
   int devices() const { return static_cast<int>(device_sites_.size()) + 1; }
+  bool grouped() const { return grouped_; }        // RuntimeConfig::group_ops names its operator
   bool takes_aten() const { return takes_aten_; }  // the library forms run on at::Tensors
   Bindings& bindings() { return bindings_; }
   const Bindings& bindings() const { return bindings_; }
@@ -55,7 +56,7 @@ class HandleState : public std::enable_shared_from_this<HandleState> {
   const CallPlan plan_;
   const dispatch::CallSite site_;
   const std::vector<dispatch::CallSite> device_sites_;
-  const bool takes_aten_;
+  const bool takes_aten_, grouped_;
   Bindings bindings_;
 };
 

@@ -35,11 +35,13 @@ void LiveCall::begin_device_time() {
 }
 
 void LiveCall::end_time() {
+  const uint64_t ticks = dispatch::cycles() - start_;
+  const dispatch::ProblemKey key = call_.pack(handle_.site(place_.device), layout_, args_.var);
   if (place_.device == 0) {
-    call_.record_time(decision_, key_, args_.var, dispatch::cycles() - start_);
+    call_.record_time(decision_, key, args_.var, ticks);
   } else if (device_tag_ >= 0) {
     handle_.core().device_times().end(place_.device, std::exchange(device_tag_, -1), place_.stream,
-                                      call_.record_of(decision_, key_, args_.var));
+                                      call_.record_of(decision_, key, args_.var));
   }
 }
 
@@ -68,6 +70,7 @@ dispatch::Status LiveCall::answer_refused(dispatch::CallFrame& frame) {
 }
 
 void LiveCall::begin_shadow() {
+  if (handle_.grouped()) return;  // a second run may issue collectives that the other ranks do not
   const CallPlan& plan = handle_.plan();
   const Bindings::Held held = handle_.bindings().held(args_.p);
   int64_t bytes = 0;

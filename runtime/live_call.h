@@ -32,9 +32,8 @@ class LiveCall {
  public:
   // `args`: axes and input pointers filled; outputs may still be null.
   LiveCall(HandleState& handle, CallArgs& args, dispatch::LayoutClass layout, CallPlace place = {})
-      : handle_(handle), args_(args), place_(place), call_(handle.core().dispatcher()) {
-    key_ = call_.pack(handle.site(place.device), layout, args.var);
-    decision_ = call_.decide(handle.site(place.device), key_, args.var);
+      : handle_(handle), args_(args), place_(place), call_(handle.core().dispatcher()), layout_(layout) {
+    decision_ = call_.decide(handle.site(place.device), layout, args.var);
     if (place.device != 0) [[unlikely]]
       prepare_device();
     if (decision_.kernel->pack_slot >= 0) {
@@ -111,7 +110,7 @@ class LiveCall {
   void* device_workspace_ = nullptr;
   int64_t device_tag_ = -1;  // of the events around a timed call on a device
   dispatch::Dispatcher::Call call_;
-  dispatch::ProblemKey key_;
+  dispatch::LayoutClass layout_;
   dispatch::Decision decision_;
   const void* packed_ = nullptr;
   uint64_t start_ = 0;

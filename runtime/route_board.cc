@@ -96,6 +96,15 @@ bool RouteBoard::see(const WideProblem& problem, int64_t now_ns) {
   return true;
 }
 
+std::vector<WideProblem> RouteBoard::seen() const {
+  std::vector<const Seen*> all;
+  for (const auto& [key, seen] : problems_) all.push_back(&seen);
+  std::sort(all.begin(), all.end(), [](const Seen* a, const Seen* b) { return a->last_ns > b->last_ns; });
+  std::vector<WideProblem> problems;
+  for (const Seen* s : all) problems.push_back(s->problem);
+  return problems;
+}
+
 void RouteBoard::set_form(uint64_t c, std::shared_ptr<const Kernel> form) {
   forms_[c] = std::move(form);
   changed_ = true;

@@ -51,6 +51,7 @@ class RouteBoard {
   // True when the table has to change for it.
   bool see(const dispatch::WideProblem& problem, int64_t now_ns);
   size_t problems() const { return problems_.size(); }
+  std::vector<dispatch::WideProblem> seen() const;  // the most recent first
 
   // The best library form of the class that a problem falls into (form_class()); replaces what was known.
   void set_form(uint64_t form_class, std::shared_ptr<const dispatch::Kernel> form);

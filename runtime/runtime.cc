@@ -75,6 +75,10 @@ Health Runtime::health() const { return control_->forked() ? Health{} : control_
 int Runtime::http_port() const { return control_->http_port(); }
 int Runtime::sessions_running() const { return control_->sessions_running(); }
 
+Result<std::shared_ptr<Group>> Runtime::join_group() {
+  return control_->forked() ? Result<std::shared_ptr<Group>>(forked_child()) : control_->join_group();
+}
+
 Result<std::shared_ptr<CapturedGraph>> Runtime::graph(GraphOptions options) const {
   if (control_->forked()) return forked_child();
   return core_->dispatcher().graphs().make(std::move(options));

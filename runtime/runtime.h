@@ -42,6 +42,7 @@
 #include "dispatch/request_scope.h"
 #include "runtime/config.h"
 #include "runtime/explanation.h"
+#include "runtime/group.h"
 
 namespace niche {
 
@@ -148,6 +149,12 @@ class Runtime {
   // Evolution sessions that run now, paused ones left out; as of the last tick. One load: a server may ask a
   // request.
   int sessions_running() const;
+
+  // This server's part in the group that the config names (group_board, group_rank, group_ranks), joined by the
+  // first call: once the handles of its operators are made, since what the others serve is prepared here. The same
+  // object each time. kInvalid: no group is configured; kIo: the board; what a kernel that the others serve says
+  // where it cannot be loaded.
+  Result<std::shared_ptr<Group>> join_group();
 
   // A handle for one device graph that the server captures: opened under
   //

@@ -182,7 +182,7 @@ class Suite {
       job(subject, "hit_repeat", threads, routes, [=] { return measure(get(), w->repeat, threads, passes); });
       job(subject, "miss", threads, routes, [=] { return measure(get(), w->missing, threads, passes); });
       if constexpr (requires(Subject & s) { s.publish(0u); }) {
-        if (publishes && threads == 1)
+        if (publishes)
           job(subject, "hit_publishing", threads, routes,
               [=] { return measure_publishing(get(), w->random, threads, passes); });
       }

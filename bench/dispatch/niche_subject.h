@@ -46,8 +46,7 @@ class NicheSubject {
     explicit Reader(NicheSubject& s) : d_(*s.d_), site_(s.site_) {}
     [[gnu::noinline]] const Kernel* call(const Axes& a) {
       dispatch::Dispatcher::Call call(d_);
-      const dispatch::ProblemKey key = call.pack(site_, dispatch::LayoutClass::plain(6), a.v);
-      return call.decide(site_, key, a.v).kernel;
+      return call.decide(site_, dispatch::LayoutClass::plain(6), a.v).kernel;
     }
 
    private:

@@ -3,21 +3,27 @@
 // here; the library is oneDNN, once with plain layouts and once with blocked ones (both conversions in the
 // call).
 //
-//   record_regions --trace FILE --out FILE [--kernels 6] [--points 8] [--length-max 4096] [--every 1]
+//   record_regions --trace FILE --out FILE [--kernels 6] [--points 8] [--length-max 4096] [--every 1] [--jobs 1]
 //
-// One thread, by its own CPU time. A round times every subject once at a length, in random order; each time is
+// One thread, by its own CPU time; `--jobs N` forks N processes, each on a CPU of its own with every N-th length:
+// for machines whose cores are free. A round times every subject once at a length, in random order; each time is
 // the second least of five rounds, two independent times a subject: decisions are made by the first, judged by
 // the second. The kernels
 // kept are those that together lose least at eight lengths, of the families' seeds and `points` random ones a
 // family.
+#include <sched.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <random>
 #include <unordered_map>
@@ -130,12 +136,55 @@ int fail(const std::string& what) {
   return 1;
 }
 
+// The n-th of the CPUs that the process may use.
+void pin(size_t n) {
+  cpu_set_t all, one;
+  CPU_ZERO(&one);
+  if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+  n %= static_cast<size_t>(CPU_COUNT(&all));
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &all) && n-- == 0) CPU_SET(i, &one);
+  (void)sched_setaffinity(0, sizeof one, &one);
+}
+
+// Runs `part(job, file)` in `jobs` processes and appends the lines that they wrote, by the number that they start
+// with. False: one of them failed, or is killed.
+bool in_processes(size_t jobs, FILE* out, const std::function<void(size_t, FILE*)>& part) {
+  std::vector<std::pair<pid_t, std::string>> children;
+  bool ok = true;
+  for (size_t j = 0; j < jobs; ++j) {
+    char name[] = "/tmp/niche_record_part_XXXXXX";
+    const int fd = mkstemp(name);
+    if (fd < 0) return false;
+    const pid_t pid = fork();
+    if (pid == 0) {
+      pin(j);
+      FILE* f = fdopen(fd, "w");
+      part(j, f);
+      _exit(std::fclose(f) == 0 ? 0 : 1);
+    }
+    close(fd);
+    ok &= pid > 0;
+    if (pid > 0) children.push_back({pid, name});
+  }
+  std::map<long, std::string> lines;
+  for (const auto& [pid, name] : children) {
+    int status = 0;
+    ok &= waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    std::ifstream in(name);
+    for (std::string line; std::getline(in, line);) lines[std::atol(line.c_str())] = line;
+    unlink(name.c_str());
+  }
+  for (const auto& [length, line] : lines) std::fprintf(out, "%s\n", line.c_str());
+  return ok;
+}
+
 int run(int argc, char** argv) {
   std::string trace, out;
   size_t kernels_max = 6;
   int points = 8;
   int64_t length_max = 4096;
-  size_t every = 1;
+  size_t every = 1, jobs = 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string a = argv[i], v = argv[i + 1];
     if (a == "--trace")
@@ -148,6 +197,8 @@ int run(int argc, char** argv) {
       points = std::max(0, std::atoi(v.c_str()));
     else if (a == "--length-max")
       length_max = std::atoll(v.c_str());
+    else if (a == "--jobs")
+      jobs = static_cast<size_t>(std::clamp(std::atoi(v.c_str()), 1, 256));
     else if (a == "--every")
       every = static_cast<size_t>(std::max(1, std::atoi(v.c_str())));
     else
@@ -265,14 +316,18 @@ int run(int argc, char** argv) {
   std::fprintf(f, "L,library:onednn plain,library:onednn blocked");
   for (const size_t k : chosen) std::fprintf(f, ",%s", kernels[k].name().c_str());
   std::fprintf(f, "\n");
-  for (size_t i = 0; i < lengths.size(); i += every) {
-    std::fprintf(f, "%ld", static_cast<long>(lengths[i]));
-    for (const auto& [a, b] : measure(lengths[i], chosen)) std::fprintf(f, ",%.4g;%.4g", a, b);
-    std::fprintf(f, "\n");
-    if (i % 64 == 0) std::fprintf(stderr, "\r%zu of %zu", i, lengths.size());
-  }
+  std::fflush(f);
+  const bool whole = in_processes(jobs, f, [&](size_t job, FILE* part) {
+    for (size_t i = job * every; i < lengths.size(); i += every * jobs) {
+      std::fprintf(part, "%ld", static_cast<long>(lengths[i]));
+      for (const auto& [a, b] : measure(lengths[i], chosen)) std::fprintf(part, ",%.4g;%.4g", a, b);
+      std::fprintf(part, "\n");
+      if (job == 0 && i / every / jobs % 16 == 0) std::fprintf(stderr, "\r%zu of %zu", i, lengths.size());
+    }
+  });
   std::fprintf(stderr, "\n");
-  return std::fclose(f) == 0 ? 0 : fail("cannot write " + out);
+  if (std::fclose(f) != 0) return fail("cannot write " + out);
+  return whole ? 0 : fail("a part failed: " + out + " lacks its lengths");
 }
 
 }  // namespace

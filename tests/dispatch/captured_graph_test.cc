@@ -163,7 +163,7 @@ TEST_F(CapturedGraphTest, WorkspaceBelongsToTheGraphAndNeverMoves) {
     RequestScope scope(*d, {.capture = CaptureState::kCaptured, .graph = g.get()});
     const int64_t var[kMaxVarAxes] = {1, 7};
     Dispatcher::Call call(*d);
-    const Decision dec = call.decide(site, call.pack(site, LayoutClass::plain(6), var), var);
+    const Decision dec = call.decide(site, LayoutClass::plain(6), var);
     EXPECT_EQ(dec.rung, Rung::kExact);
     CallFrame frame;
     call.lend_workspace(frame);

@@ -117,7 +117,7 @@ class DataPlane : public ::testing::Test {
   Decision decide_at(const CallSite& s, int64_t b, int64_t l, LayoutClass layout = LayoutClass::plain(6)) {
     const int64_t var[kMaxVarAxes] = {b, l};
     Dispatcher::Call call(*d);
-    return call.decide(s, call.pack(s, layout, var), var);
+    return call.decide(s, layout, var);
   }
 
   ManualClock clock{1};

@@ -44,7 +44,7 @@ class DataPlaneStress : public testing::DataPlane {
     const int low = reg.committed.load();
     const int64_t var[kMaxVarAxes] = {1 + p, 7};
     Dispatcher::Call call(*d);
-    const Decision dec = call.decide(site, call.pack(site, LayoutClass::plain(6), var), var);
+    const Decision dec = call.decide(site, LayoutClass::plain(6), var);
     if (dec.rung == Rung::kFallback) {
       ASSERT_EQ(low, 0) << "a committed problem was lost";
       return;

@@ -156,7 +156,7 @@ TEST_F(DispatcherTest, OneCallInNIsTimedAndLeavesARecord) {
     const int64_t var[kMaxVarAxes] = {4, 4};
     Dispatcher::Call call(*d);
     const ProblemKey key = call.pack(site, LayoutClass::plain(6), var);
-    const Decision dec = call.decide(site, key, var);
+    const Decision dec = call.decide(site, LayoutClass::plain(6), var);
     if (dec.time) {
       ++timed;
       call.record_time(dec, key, var, 123);

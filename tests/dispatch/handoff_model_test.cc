@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dispatch/counters.h"
+#include "dispatch/hit_log.h"
 #include "dispatch/thread_state.h"
 #include "tests/dispatch/weak_memory.h"
 
@@ -169,6 +170,85 @@ TEST(WorkspaceMutation, EachOrderIsNeeded) {
     ModelLentOrders::reset();
     *order = std::memory_order_relaxed;
     EXPECT_NE(explore_workspace().failure, "") << name;
+  }
+}
+
+struct ModelHitLogOrders {
+  static inline std::memory_order kPlace, kLogged, kCounted, kFlushed, kReadFlushed, kReadCounter,
+      kReadLogged, kReadPlace;
+  static void reset() {
+    kPlace = HitLogOrders::kPlace;
+    kLogged = HitLogOrders::kLogged;
+    kCounted = HitLogOrders::kCounted;
+    kFlushed = HitLogOrders::kFlushed;
+    kReadFlushed = HitLogOrders::kReadFlushed;
+    kReadCounter = HitLogOrders::kReadCounter;
+    kReadLogged = HitLogOrders::kReadLogged;
+    kReadPlace = HitLogOrders::kReadPlace;
+  }
+};
+
+// A thread logs two hits of route 1, which fill the ring, and one of route 0 over them; another counts route 1 twice.
+WeakMemory::Result explore_hit_log() {
+  struct World {
+    BasicHitLog<Model<ModelHitLogOrders>, 2> log;
+    ModelAtomic<uint64_t> counters[2];
+    uint64_t truth = 0;  // hits of route 1 so far
+  };
+  std::shared_ptr<World> world;
+  return WeakMemory::explore(
+      [&] {
+        world = std::make_shared<World>();
+        return std::vector<std::function<void()>>{
+            [w = world.get()] {
+              for (const uint32_t route : {1u, 1u, 0u}) {
+                w->truth += route;
+                if (w->log.add(route))
+                  (void)w->log.settle(
+                      0, [w](uint32_t r) -> ModelAtomic<uint64_t>& { return w->counters[r]; },
+                      [] { return 0; });
+              }
+            },
+            [w = world.get()] {
+              uint64_t before = 0;
+              for (int i = 0; i < 2; ++i) {
+                uint64_t sum = 0;
+                if (!w->log.try_count(1, w->counters[1], &sum)) continue;
+                if (sum > w->truth)
+                  WeakMemory::current()->fail("counted " + std::to_string(sum) + " of " +
+                                              std::to_string(w->truth));
+                if (sum < before)
+                  WeakMemory::current()->fail("counted " + std::to_string(sum) + " after " +
+                                              std::to_string(before));
+                before = sum;
+              }
+            }};
+      },
+      20'000'000);
+}
+
+TEST(HitLogModel, NoHitIsCountedTwiceOrForgotten) {
+  ModelHitLogOrders::reset();
+  const auto r = explore_hit_log();
+  EXPECT_EQ(r.failure, "");
+  EXPECT_TRUE(r.exhausted);
+  EXPECT_GT(r.executions, 1000);
+}
+
+TEST(HitLogMutation, EachOrderIsNeeded) {
+  using O = ModelHitLogOrders;
+  const std::pair<const char*, std::memory_order*> orders[] = {{"kPlace", &O::kPlace},
+                                                               {"kLogged", &O::kLogged},
+                                                               {"kCounted", &O::kCounted},
+                                                               {"kFlushed", &O::kFlushed},
+                                                               {"kReadFlushed", &O::kReadFlushed},
+                                                               {"kReadCounter", &O::kReadCounter},
+                                                               {"kReadLogged", &O::kReadLogged},
+                                                               {"kReadPlace", &O::kReadPlace}};
+  for (const auto& [name, order] : orders) {
+    O::reset();
+    *order = std::memory_order_relaxed;
+    EXPECT_NE(explore_hit_log().failure, "") << name;
   }
 }
 

@@ -120,7 +120,7 @@ class RankGroupStress : public testing::DataPlane {
   void call() {
     const int64_t var[kMaxVarAxes] = {1, 7};
     Dispatcher::Call c(*d);
-    const Decision dec = c.decide(site, c.pack(site, LayoutClass::plain(6), var), var);
+    const Decision dec = c.decide(site, LayoutClass::plain(6), var);
     CallFrame frame;
     dec.kernel->launch(*dec.kernel, frame, Executor{});
   }

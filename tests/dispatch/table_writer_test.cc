@@ -18,7 +18,7 @@ ProblemKey key(uint64_t i) {
 TableSlot slot(uint64_t i, uint32_t value) {
   TableSlot s;
   s.key = key(i);
-  s.counter.row = value;
+  s.route_index = value;
   return s;
 }
 
@@ -58,7 +58,7 @@ TEST(TableWriter, AgreesWithAMapAndLeavesOldSnapshotsAlone) {
         const auto it = o.truth.find(k);
         ASSERT_EQ(found != nullptr, it != o.truth.end()) << "key " << k << " version " << o.snapshot->version;
         if (found != nullptr) {
-          ASSERT_EQ(found->counter.row, it->second);
+          ASSERT_EQ(found->route_index, it->second);
         }
       }
     }
@@ -95,6 +95,59 @@ TEST(TableWriter, NotServingIsAnEmptyTable) {
   s = w.finish(2, true);
   EXPECT_NE(s->find(key(5)), nullptr);
   w.recycle(s);
+}
+
+// What a hit costs: one slot, wherever the writer can help it. In random order a second one is a branch that
+// nobody can predict.
+TEST(TableWriter, AKeyLiesWhereItsPlaceSays) {
+  TableWriter w;
+  constexpr uint64_t kKeys = 20'000;
+  for (uint64_t i = 0; i < kKeys; ++i) ASSERT_TRUE(w.upsert(slot(i, 1)));
+  for (uint64_t i = 0; i < kKeys; i += 3) w.erase(key(i));
+  for (uint64_t i = 0; i < kKeys; i += 6) ASSERT_TRUE(w.upsert(slot(i, 2)));
+  Snapshot* s = w.finish(1, true);
+  uint64_t elsewhere = 0;
+  for (uint64_t i = 0; i < kKeys; ++i) {
+    const TableSlot* found = s->find(key(i));
+    ASSERT_EQ(found != nullptr, i % 3 != 0 || i % 6 == 0) << i;
+    const uint64_t h = key(i).hash();
+    const TableShard& shard = *s->directory[h >> s->shift];
+    const Place place = shard.places[Place::bucket_of(h)];
+    elsewhere += place.further() || (found != nullptr && found != &shard.slots[place.slot_of(h)]) ? 1 : 0;
+  }
+  EXPECT_EQ(elsewhere, 0u);
+  w.recycle(s);
+  for (TableShard* b : w.take_replaced()) w.recycle(b);
+}
+
+// Of one hash no Place can tell keys apart: they lie one behind the other, found all the same, and so are the
+// others of their bucket.
+TEST(TableWriter, KeysOfOneHashAreAllFound) {
+  const auto twin = [](uint32_t definition) {
+    WideProblem p;
+    p.prefix.definition = definition;
+    // A factor of the hash becomes zero, whatever the other is.
+    p.axes[0] = 0xa0b428db;
+    p.axes[1] = 0xe7037ed1;
+    return pack_key(p);
+  };
+  constexpr uint32_t kTwins = 40;
+  TableWriter w;
+  for (uint64_t i = 0; i < 3000; ++i) {
+    ASSERT_TRUE(w.upsert(slot(i, static_cast<uint32_t>(i))));
+    if (i % 100 != 0 || i / 100 >= kTwins) continue;
+    TableSlot s;
+    s.key = twin(1 + static_cast<uint32_t>(i / 100));
+    ASSERT_EQ(s.key.hash(), twin(1).hash());
+    ASSERT_TRUE(w.upsert(s));
+  }
+  for (uint32_t d = 1; d <= 30; d += 3) w.erase(twin(d));
+  for (uint64_t i = 0; i < 3000; i += 7) w.erase(key(i));
+  Snapshot* s = w.finish(1, true);
+  for (uint32_t d = 1; d <= kTwins; ++d) EXPECT_EQ(s->find(twin(d)) != nullptr, d <= 30 && d % 3 != 1) << d;
+  for (uint64_t i = 0; i < 3000; ++i) EXPECT_EQ(s->find(key(i)) != nullptr, i % 7 != 0) << i;
+  w.recycle(s);
+  for (TableShard* b : w.take_replaced()) w.recycle(b);
 }
 
 // Keys whose hashes share their top bits (an attacker's, say): shards stop splitting at kDepthMax, fill up,
