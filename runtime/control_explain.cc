@@ -183,7 +183,8 @@ void Control::force_what_arrived(int64_t now_ns) {
   const Status s = forced_.empty() ? Status() : force_locked(forced_);
   force_due_ns_ = s.ok() ? 0 : now_ns + kAgainNs;
   if (!forced_.empty())
-    event(s.ok() ? "forced" : "force without effect", "", s.ok() ? forced_ : s.message(), LogLevel::kInfo);
+    event(s.ok() ? "forced" : "force without effect", "", s.ok() ? forced_ : s.message(),
+          dispatch::LogLevel::kInfo);
 }
 
 Health Control::health() const {
