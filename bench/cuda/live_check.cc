@@ -151,7 +151,8 @@ class Live {
     c.session_seconds_max = 45;
     c.session_evaluations_max = 120;
     c.session_cpu_share = 8;
-    c.p99_slack = 3;  // so that sessions are not paused by what this demonstration measures: p99 is in its table
+    c.p99_slack =
+        3;  // so that sessions are not paused by what this demonstration measures: p99 is in its table
     c.log = events_;
     must(enable_cuda(&c, driver_));
     runtime_ = must(Runtime::create(std::move(c)));
@@ -199,8 +200,9 @@ class Live {
     result_["status"] = json::parse(runtime_->status());
     for (const auto& d : result_["status"]["definitions"])
       if (d.contains("device"))
-        std::printf("%s: tried %s, rejected %s, %zu kernels\n", d["name"].get<std::string>().c_str(), d["tried"].dump().c_str(),
-                    d.value("rejected", json::object()).dump().c_str(), d["kernels"].size());
+        std::printf("%s: tried %s, rejected %s, %zu kernels\n", d["name"].get<std::string>().c_str(),
+                    d["tried"].dump().c_str(), d.value("rejected", json::object()).dump().c_str(),
+                    d["kernels"].size());
     save();
     std::printf("first session %.1f s, kernel %.1f s, canary %.1f s, incumbent %.1f s; wrong answers %lld\n",
                 events_->first("session started", ""), events_->first("kernel verified", ""),
@@ -321,8 +323,8 @@ class Live {
     // One phase, no cluster: what a node can exchange.
     const auto at = std::find_if(sites_.begin(), sites_.end(), [&](const Site& s) {
       const dispatch::CudaKernel* k = kernel_of(s);
-      return k != nullptr && k->cuda_phase_count == 1 && k->cuda_phases[0].cluster == 1 && !k->cuda_phases[0].overlap &&
-             k->workspace_units == 0;
+      return k != nullptr && k->cuda_phase_count == 1 && k->cuda_phases[0].cluster == 1 &&
+             !k->cuda_phases[0].overlap && k->workspace_units == 0;
     });
     if (at == sites_.end()) {
       std::printf("captured graph: no kernel that serves can be exchanged\n");
