@@ -2,13 +2,13 @@
 // 2,000 trials), one made 5 % slower must be seen to be so, no cheat of tests/cheats may pass, and honest
 // kernels must: of every template family its best point of a quick screen, and three random ones.
 //
-//   judge [--json FILE] [--aa N] [--no-load] [--part aa|cheats|honest] [--family NAME]
+//   judge [--json FILE] [--aa N] [--no-load] [--part aa|cheats|honest] [--family NAME] [--shard I/N]
+//
+// --shard: every N-th A/A operator and template family, from the I-th on, for a machine with cores to spare.
 //
 // {aa_trials, aa_false_faster, planted_slow_5pct_detected, cheats_total, cheats_caught, honest_total,
 // honest_passed} and what stands behind them. An honest kernel passes when no gate before the timing ones
 // refuses it: a tie is no disgrace.
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -22,6 +22,7 @@
 #include "evolve/session/session.h"
 #include "runtime/torch/worker.h"
 #include "tests/cheats/cheats.h"
+#include "tests/cheats/load.h"
 
 namespace {
 
@@ -33,7 +34,9 @@ using json = nlohmann::ordered_json;
 struct Options {
   std::string json, family, part;
   int aa = 2000;
+  int shard = 0, shards = 1;
   bool load = true;
+  bool mine(int index) const { return index % shards == shard; }
 };
 
 // A Definition and a problem for each operator, small enough for some 100 judgements a minute.
@@ -61,24 +64,19 @@ const Case kCases[] = {
     {"ikbo_linear_compression", "f32", {{"M", 54}, {"N", 32}, {"Kc", 108}, {"Ku", 147}}, {20, 2}},
 };
 
-// Cores that this process may use: one load process each.
-int cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 void save(const Options& o, const json& out) {
   if (!o.json.empty()) std::ofstream(o.json) << out.dump(1) << '\n';
 }
 
 void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
-  const bench::Load load(o.load ? cores() : 0);
+  const evolve::cheats::Load load(o.load ? evolve::cheats::usable_cores() : 0);
   out["aa_trials"] = out["aa_false_faster"] = 0;
   out["planted_slow_5pct_detected"] = false;
   int trials = 0, faster = 0, planted = 0, detected = 0, planted_faster = 0;
   const char* const names[] = {"rms_norm", "silu_mul", "layer_norm", "softmax"};
+  int index = 0;
   for (const char* name : names) {
+    if (!o.mine(index++)) continue;
     const Case& c = *std::find_if(std::begin(kCases), std::end(kCases),
                                   [&](const Case& k) { return k.op == std::string(name); });
     auto op = ops.find_shared(c.op);
@@ -143,6 +141,7 @@ void honest(const Options& o, const dispatch::OpRegistry& ops, const evolve::Fam
   int total = 0, passed = 0, faster = 0;
   json refused = json::array();
   const evolve::CpuTarget target = evolve::detect_target(1);
+  int index = 0;
   for (const Case& c : kCases) {
     auto op = ops.find_shared(c.op);
     if (!op) continue;
@@ -153,6 +152,7 @@ void honest(const Options& o, const dispatch::OpRegistry& ops, const evolve::Fam
     }
     for (const evolve::TemplateFamily* family : families.for_op(c.op)) {
       if (!o.family.empty() && family->name() != o.family) continue;
+      if (!o.mine(index++)) continue;
       std::vector<evolve::Point> points = family->seeds(**definition, target);
       if (points.empty()) continue;
       if (points.size() > 4) points.resize(4);
@@ -226,6 +226,9 @@ int main(int argc, char** argv) {
       o.load = false;
     else if (a == "--part" && value)
       o.part = argv[++i];
+    else if (a == "--shard" && value && std::sscanf(argv[i + 1], "%d/%d", &o.shard, &o.shards) == 2 &&
+             o.shards > 0)
+      ++i;
     else
       return std::fprintf(stderr, "judge: what is '%s'?\n", a.c_str()), 2;
   }

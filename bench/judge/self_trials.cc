@@ -1,12 +1,5 @@
 #include "bench/judge/self_trials.h"
 
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
-
 #include "evolve/judge/host_args.h"
 #include "evolve/judge/pair_verdict.h"
 
@@ -20,17 +13,6 @@ namespace {
 
 constexpr int kPairsMax = 400, kBatchPairs = 12;  // as the judge's defaults
 constexpr double kMargin = 0.01, kEnough = 100;
-
-[[noreturn]] void burn(unsigned seed) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::vector<double> memory(1 << 20);
-  for (;;) {
-    for (int burst = 0; burst < 20; ++burst)
-      for (size_t i = 0; i < memory.size(); i += 8) memory[i] = memory[i] * 0.5 + seed;
-    seed = seed * 1664525U + 1013904223U;
-    ::poll(nullptr, 0, static_cast<int>(seed >> 28));  // up to 15 ms of rest: load that comes and goes
-  }
-}
 
 }  // namespace
 
@@ -78,21 +60,6 @@ Result<VerdictStatus> SelfTrials::run(double delay, uint64_t seed) {
     if (verdict.add(*pairs) != VerdictStatus::kAmbiguous) break;
   }
   return verdict.status();
-}
-
-Load::Load(int processes) {
-  for (int i = 0; i < processes; ++i)
-    if (const pid_t pid = ::fork(); pid == 0)
-      burn(static_cast<unsigned>(i) + 1);
-    else if (pid > 0)
-      pids_.push_back(pid);
-}
-
-Load::~Load() {
-  for (pid_t pid : pids_) {
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-  }
 }
 
 }  // namespace niche::bench

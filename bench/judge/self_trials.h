@@ -2,7 +2,6 @@
 // slower. The rule that ends a trial is the judge's own (PairVerdict).
 #pragma once
 
-#include <sys/types.h>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,16 +30,6 @@ class SelfTrials {
   std::unique_ptr<evolve::judge::Bench> bench_;
   std::unique_ptr<evolve::judge::Cell> cell_;
   evolve::judge::BenchProblem problem_;
-};
-
-// Processes that keep every core busy with memory traffic and bursts of arithmetic until they go away.
-class Load {
- public:
-  explicit Load(int processes);
-  ~Load();
-
- private:
-  std::vector<pid_t> pids_;
 };
 
 }  // namespace niche::bench

@@ -18,6 +18,9 @@ constexpr int64_t kSetElementsMax = 4 << 20;
 constexpr uint32_t kSetPoison = 2;
 // An observation of a tiny operator is the mean of several calls that take this long together.
 constexpr double kObservationNs = 20000;
+// Blocks that the supervisor times: shorter than a scheduler's turn, so that some are left alone.
+constexpr double kBlockNs = 1e6;
+constexpr int kBlockCallsMax = 5000, kBlocks = 10;
 
 double now_ns() {
   timespec t{};
@@ -180,13 +183,9 @@ dispatch::Result<Bench::Outcome> Bench::measure(Cell& cell, BenchProblem& p, con
   c.packed_bytes = r.plan->packed_bytes;
   c.workspace_bytes = r.plan->workspace_bytes;
   Outcome out;
-  RunBuffers verify;
-  verify.poison = kSetPoison;
   if (r.verify) {
     c.verify_pair = static_cast<int32_t>(random_() % static_cast<uint64_t>(c.pairs));
-    // Poisoned in case the cell copies nothing.
-    for (const Placement& v : p.verify)
-      if (v.region_bytes != 0) std::fill_n(arena_->at(v.region), v.region_bytes, uint8_t{0x7f});
+    poison(p);
   }
   if (!cell.run(r.cpu_seconds_max)) {
     out.died = true;
@@ -203,20 +202,30 @@ dispatch::Result<Bench::Outcome> Bench::measure(Cell& cell, BenchProblem& p, con
   if (!r.verify) return out;
   const int set = reply.verified_set;
   if (set < 0 || set >= static_cast<int>(p.sets.size())) return out;
-  verify.arg = p.sets[static_cast<size_t>(set)];
-  const auto& args = definition_.schema().args;
-  for (size_t i = 0; i < args.size(); ++i)
-    if (p.verify[i].region_bytes != 0) verify.arg[i] = p.verify[i];
-  // The harness copied exactly these bytes: no slack to look at.
-  for (size_t i = 0; i < args.size(); ++i)
-    if (p.verify[i].region_bytes != 0)
-      verify.arg[i] = {p.verify[i].at, std::max<int64_t>(1, p.verify[i].bytes), p.verify[i].at,
-                       p.verify[i].bytes};
-  auto found = oracle_->check({p.problem.axes, 0, p.seeds[static_cast<size_t>(set)], p.constant_seed}, p.form,
-                              std::span(&verify, 1), true);
+  auto found = check_verified(p, set);
   if (!found.ok()) return found.status();
   out.finding = *found;
   return out;
+}
+
+// In case the cell copies nothing.
+void Bench::poison(const BenchProblem& p) {
+  for (const Placement& v : p.verify)
+    if (v.region_bytes != 0) std::fill_n(arena_->at(v.region), v.region_bytes, uint8_t{0x7f});
+}
+
+dispatch::Result<Finding> Bench::check_verified(const BenchProblem& p, int set) {
+  if (set < 0 || set >= static_cast<int>(p.sets.size())) return Finding{};
+  RunBuffers verify;
+  verify.poison = kSetPoison;
+  verify.arg = p.sets[static_cast<size_t>(set)];
+  // The harness copied exactly these bytes: no slack to look at.
+  for (size_t i = 0; i < definition_.schema().args.size(); ++i)
+    if (p.verify[i].region_bytes != 0)
+      verify.arg[i] = {p.verify[i].at, std::max<int64_t>(1, p.verify[i].bytes), p.verify[i].at,
+                       p.verify[i].bytes};
+  return oracle_->check({p.problem.axes, 0, p.seeds[static_cast<size_t>(set)], p.constant_seed}, p.form,
+                        std::span(&verify, 1), true);
 }
 
 std::vector<PairSample> Bench::samples(const TimeReply& reply) const {
@@ -244,13 +253,32 @@ dispatch::Result<std::vector<PairSample>> Bench::measure_self(Cell& cell, BenchP
   return samples(cell.reply().time);
 }
 
-double Bench::supervised_ns(Cell& cell, int side, double expected_ns) {
-  const int calls = std::clamp(static_cast<int>(4e6 / std::max(expected_ns, 100.0)), 8, 20000);
-  const double before = cell.cpu_seconds();
-  cell.command().kind = CellCommand::kBlock;
-  cell.command().block = {side, calls};
-  if (!cell.run(30)) return -1;
-  return (cell.cpu_seconds() - before) * 1e9 / calls;
+dispatch::Result<Finding> Bench::supervise(Cell& cell, const BenchProblem& p, double library_ns, int threads,
+                                           bool verify, SeenTimes& seen) {
+  const int calls = std::clamp(static_cast<int>(kBlockNs / std::max(library_ns, 100.0)), 1, kBlockCallsMax);
+  // Threads that wait for each other burn CPU time without bound; and where the system keeps no CPU clock for
+  // another process its wall clock serves.
+  const bool cpu = threads == 1 && cell.cpu_seconds() > 0;
+  const auto now = [&] { return cpu ? cell.cpu_seconds() * 1e9 : now_ns(); };
+  const int checked = static_cast<int>(random_() % kBlocks);
+  for (int block = 0; block < kBlocks; ++block)
+    for (int turn = 0; turn < 2; ++turn) {
+      const int side = (block + turn) % 2;
+      poison(p);
+      cell.command().kind = CellCommand::kBlock;
+      cell.command().block = {side, calls, static_cast<int32_t>(random_() % static_cast<uint64_t>(calls))};
+      const double before = now();
+      if (!cell.run(30)) return seen.died = true, Finding{};
+      const double each = (now() - before) / calls;
+      double& least = side == 0 ? seen.library_ns : seen.kernel_ns;
+      if (least == 0 || each < least) least = each;
+      if (cell.reply().failed != 0)
+        return dispatch::device_error(definition_.name() + ": " + cell.reply().text);
+      if (!verify || side == 0 || block != checked) continue;
+      auto found = check_verified(p, cell.reply().time.verified_set);
+      if (!found.ok() || !found->ok) return found;
+    }
+  return Finding{};
 }
 
 }  // namespace niche::evolve::judge

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "evolve/judge/cell.h"
+#include "evolve/judge/clock_check.h"
 #include "evolve/judge/oracle.h"
 #include "evolve/judge/points.h"
 
@@ -68,14 +69,17 @@ class Bench {
   dispatch::Result<std::vector<PairSample>> measure_self(Cell& cell, BenchProblem& p, double delay,
                                                          int pairs);
 
-  // CPU time a call as the supervisor's clock sees it, for `side` (0 library, 1 kernel) of the cell's last
-  // measure(). Negative: the cell died.
-  double supervised_ns(Cell& cell, int side, double expected_ns);
+  // Blocks of the cell's last measure(), timed by a clock that the supervisor reads: the least of each side
+  // goes to `seen`. One block's outputs are checked: a kernel that works only when it is timed is found here.
+  dispatch::Result<Finding> supervise(Cell& cell, const BenchProblem& p, double library_ns, int threads,
+                                      bool verify, SeenTimes& seen);
 
  private:
   dispatch::Status place(BenchProblem& p);
   void describe(TimeCommand& c, const BenchProblem& p);
   std::vector<PairSample> samples(const TimeReply& reply) const;
+  void poison(const BenchProblem& p);
+  dispatch::Result<Finding> check_verified(const BenchProblem& p, int set);
   const dispatch::OpSpec& op_;
   const dispatch::Definition& definition_;
   SharedArena* arena_;

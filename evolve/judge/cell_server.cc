@@ -313,7 +313,8 @@ Status CellServer::test(const TestCommand& c, TestReply& reply) {
 
 Status CellServer::block(const BlockCommand& c) {
   if (!rig_) return dispatch::internal("block without a timing before it");
-  return rig_->repeat(c.side, c.calls);
+  auto& reply = spec_.arena->mailbox<CellReply>(kCellReplyAt)->time;
+  return rig_->repeat(c.side, c.calls, c.verify_call, reply.verified_set);
 }
 
 }  // namespace niche::evolve::judge

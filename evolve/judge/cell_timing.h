@@ -24,13 +24,14 @@ class TimingRig {
 
   dispatch::Status measure(TimeReply& reply);
   // Calls of one side in a row, for the supervisor's own clock.
-  dispatch::Status repeat(int side, int calls);
+  dispatch::Status repeat(int side, int calls, int verify_call, int32_t& verified_set);
 
  private:
   struct Set;
   void call(int side, Set& set);       // one call: a form or the kernel
   double observe(int side, Set& set);  // prepared and timed, ticks of one call
   void prepare(int side, Set& set);
+  void warm(Set& set);
   void finish(Set& set);
   void copy_outputs(Set& set);
   dispatch::Status pack();

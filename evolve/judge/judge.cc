@@ -16,10 +16,7 @@ namespace {
 constexpr size_t kJudgedMax = 4096;
 constexpr int kBatchPairs = 12;
 constexpr int kOtherStatePairs = 24;
-// The supervisor's clock may see this much more than the cell reports before the report is disbelieved.
-constexpr double kClockAllowance = 1.5;
-constexpr double kClockAllowanceNs = 1000;
-constexpr int kClockAttempts = 4;
+constexpr int kClockAttempts = 4;  // at a report that the system's clock does not bear out
 
 std::string number(double v) {
   char text[40];
@@ -123,7 +120,7 @@ bool SessionEvaluator::judge_correctness(Trial& t) {
 }
 
 bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, double e_stop, int pairs_max,
-                               PointTiming& out, double& e_value) {
+                               PointTiming& out, double& e_value, ClaimedTimes& claimed) {
   Verdict& v = t.verdict();
   PairVerdict verdict(options_.margin, e_stop, options_.seed);
   while (verdict.taken() < pairs_max && !stop(t.until)) {
@@ -150,6 +147,7 @@ bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, double e_st
   out.speedup = verdict.interval().median;
   out.ci_low = verdict.interval().low, out.ci_high = verdict.interval().high;
   e_value = verdict.e_faster();
+  claimed = verdict.claimed(cold);
   return true;
 }
 
@@ -163,8 +161,9 @@ bool SessionEvaluator::judge_timing(Trial& t) {
     out.var_axes = p.var_axes;
     out.fallback = spec_.op->fallback_name(p.form);
     double e = 0;
-    if (!collect(t, p, p.cold, 1 / options_.alpha, options_.pairs_max, out, e)) return false;
-    if (out.status == VerdictStatus::kFaster && !cross_check(t, p, out)) return false;
+    ClaimedTimes claimed;
+    if (!collect(t, p, p.cold, 1 / options_.alpha, options_.pairs_max, out, e, claimed)) return false;
+    if (out.status == VerdictStatus::kFaster && !cross_check(t, p, claimed)) return false;
     v.timing.push_back(out);
     t.e_values.push_back(e);
     weights += p.weight;
@@ -185,31 +184,26 @@ bool SessionEvaluator::judge_timing(Trial& t) {
   return false;
 }
 
-// The cell's times are its own word; the CPU clock that the system keeps for it is not. Calls in a row are
-// warm, so in the cold state they may only be quicker than what was reported. A busy machine inflates the
-// clock now and then, a forged report every time: the kernel is disbelieved when all attempts say so.
-bool SessionEvaluator::cross_check(Trial& t, BenchProblem& p, const PointTiming& timing) {
+// The cell's times are its own word; the clock that the system keeps for it is not.
+bool SessionEvaluator::cross_check(Trial& t, BenchProblem& p, const ClaimedTimes& claimed) {
   if (options_.defences_off.has(Defence::kClock)) return true;
-  const int threads = std::max(1, spec_.target.threads);
-  double kernel = 0;
+  Verdict& v = t.verdict();
+  SeenTimes seen;
   for (int attempt = 0; attempt < kClockAttempts; ++attempt) {
-    const double library = bench_->supervised_ns(*t.cell, 0, timing.fallback_ns);
-    kernel = library < 0 ? -1 : bench_->supervised_ns(*t.cell, 1, timing.kernel_ns);
-    if (kernel < 0) {
-      reject(t.verdict(), Gate::kTiming,
-             t.cell->death().text + " while it was timed at " + p.problem.to_string());
-      return false;
-    }
-    // What lies outside of the timed part, freeing the outputs, is the same for both sides.
-    const double outside = std::max(0.0, library - timing.fallback_ns * threads);
-    if (kernel <= kClockAllowance * (timing.kernel_ns * threads + outside) + kClockAllowanceNs) return true;
-    // Threads that wait for each other burn CPU time without bound: there only the ratio means something.
-    if (threads > 1 && kernel * timing.fallback_ns <= kClockAllowance * library * timing.kernel_ns)
-      return true;
+    auto found = bench_->supervise(*t.cell, p, claimed.library_ns, std::max(1, spec_.target.threads),
+                                   !options_.defences_off.has(Defence::kTimedOutputs), seen);
+    if (!found.ok()) return undecided(v, Gate::kTiming, found.status().message()), false;
+    if (seen.died)
+      return reject(v, Gate::kTiming,
+                    t.cell->death().text + " while it was timed at " + p.problem.to_string()),
+             false;
+    if (!found->ok) return reject(v, Gate::kTiming, "an untimed call was wrong: " + found->reason), false;
+    if (believable(claimed, seen)) return true;
   }
-  reject(t.verdict(), Gate::kTiming,
-         "reported " + number(timing.kernel_ns) + " ns a call, the system's clock saw " + number(kernel) +
-             " ns at " + p.problem.to_string());
+  reject(v, Gate::kTiming,
+         "reported " + number(claimed.kernel_ns) + " ns a call against " + number(claimed.library_ns) +
+             " ns of the library; the system's clock saw " + number(seen.kernel_ns) + " ns against " +
+             number(seen.library_ns) + " ns at " + p.problem.to_string());
   return false;
 }
 
@@ -221,8 +215,11 @@ bool SessionEvaluator::judge_other_state(Trial& t) {
                           [&](auto& x) { return x.var_axes == point.var_axes; });
     PointTiming other;
     double e = 0;
-    if (!collect(t, *p, !p->cold, 1 / options_.alpha, kOtherStatePairs, other, e)) return false;
+    ClaimedTimes claimed;
+    if (!collect(t, *p, !p->cold, 1 / options_.alpha, kOtherStatePairs, other, e, claimed)) return false;
     if (other.pairs == 0) continue;
+    // Blocks are warm: only a warm report can be held against them in full.
+    if (p->cold && !cross_check(t, *p, claimed)) return false;
     point.cold_speedup = other.fallback_ns / other.kernel_ns;
     if (other.status != VerdictStatus::kNotFaster || other.speedup >= 1 - options_.margin) continue;
     point.status = VerdictStatus::kNotFaster;
@@ -264,7 +261,9 @@ bool SessionEvaluator::judge_confirm(Trial& t) {
     if (!filled.ok()) return undecided(v, Gate::kConfirm, filled.message()), false;
     PointTiming again = x;
     double e = 0;
-    if (!collect(t, *p, p->cold, 1 / options_.alpha, options_.pairs_max, again, e)) return false;
+    ClaimedTimes claimed;
+    if (!collect(t, *p, p->cold, 1 / options_.alpha, options_.pairs_max, again, e, claimed)) return false;
+    if (again.status == VerdictStatus::kFaster && !cross_check(t, *p, claimed)) return false;
     again.cold_speedup = x.cold_speedup;
     x = again;
     all = all && x.status == VerdictStatus::kFaster;

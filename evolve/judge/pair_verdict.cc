@@ -13,7 +13,18 @@ constexpr int kFutilePairs = 48;  // from here on an interval below the margin e
 // needs more of them.
 constexpr double kQuietShare = 0.25;
 
+double lower_quartile(std::vector<double> v) {
+  if (v.empty()) return 0;
+  const auto at = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 4);
+  std::nth_element(v.begin(), at, v.end());
+  return *at;
+}
+
 }  // namespace
+
+ClaimedTimes PairVerdict::claimed(bool cold) const {
+  return {lower_quartile(fallback_), lower_quartile(kernel_), cold};
+}
 
 VerdictStatus PairVerdict::add(std::span<const PairSample> pairs) {
   all_.insert(all_.end(), pairs.begin(), pairs.end());

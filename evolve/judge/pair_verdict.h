@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "evolve/judge/bench.h"
+#include "evolve/judge/clock_check.h"
 #include "evolve/sign_test.h"
 #include "evolve/verdict.h"
 
@@ -29,6 +30,8 @@ class PairVerdict {
   double e_faster() const { return test_.e_faster(); }
   double fallback_ns() const { return median_of(fallback_); }
   double kernel_ns() const { return median_of(kernel_); }
+  // Lower quartiles: what other work on the machine adds to an observation is not in them.
+  ClaimedTimes claimed(bool cold) const;
   const RatioInterval& interval() const { return interval_; }
 
  private:

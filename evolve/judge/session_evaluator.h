@@ -66,10 +66,10 @@ class SessionEvaluator final : public Evaluator {
   bool judge_timing(Trial& t);
   bool judge_other_state(Trial& t);
   bool judge_confirm(Trial& t);
-  bool cross_check(Trial& t, BenchProblem& p, const PointTiming& timing);
+  bool cross_check(Trial& t, BenchProblem& p, const ClaimedTimes& claimed);
   // Pairs until the evidence is enough either way; false: the trial is over (its verdict says why).
   bool collect(Trial& t, BenchProblem& p, bool cold, double e_stop, int pairs_max, PointTiming& out,
-               double& e_value);
+               double& e_value, ClaimedTimes& claimed);
 
   EvaluatorSpec spec_;
   EvaluatorOptions options_;

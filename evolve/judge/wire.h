@@ -110,6 +110,7 @@ struct TimeReply {
 struct BlockCommand {
   int32_t side;  // 0: fallback, 1: kernel
   int32_t calls;
+  int32_t verify_call;  // copies the outputs of this call out, of either side, to time.verify; -1: none
 };
 
 struct CellCommand {
