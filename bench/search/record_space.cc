@@ -4,17 +4,21 @@
 //   record_space --out FILE --op NAME [--dtype f32] --const N=1024... [--attr has_b=1...] --problem
 //   M=32[,B=4][:weight]...
 //                [--family NAME...] [--rounds 3] [--pairs 25] [--points 20000] [--batch 8] [--cold]
-//                [--threads 1] [--seconds S] [--compiler FILE --scratch DIR [--compile-only]] [--count]
-//   record_space --pack RECORDING --rounds 3 --out FILE
+//                [--threads 1] [--seconds S] [--compiler FILE --scratch DIR [--compile-only [--part I/N]]]
+//                [--isa avx2] [--only NAME=VALUE]... [--round R | --refine R --from RECORDING...] [--count]
+//   record_space --pack RECORDING... [--refined RECORDING...] --rounds 3 --out FILE
 //
 // --compile-only walks through what a recording will compile and measures nothing: for a compiler that
-// remembers.
+// remembers. --round and --refine do one pass of a recording, so that passes can run side by side, each on its
+// own core and into its own file; --pack puts them together. --isa and --only leave points out; the space's
+// name says so.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <sstream>
 
+#include "bench/search/restricted_family.h"
 #include "dispatch/base/clock.h"
 #include "dispatch/devices/cpu/cpu_info.h"
 #include "evolve/replay/space_recorder.h"
@@ -44,8 +48,10 @@ int main(int argc, char** argv) {
   std::vector<std::pair<std::string, int64_t>> constants;
   std::vector<std::pair<std::string, double>> attrs;
   evolve::replay::RecordOptions options;
-  std::string compiler, scratch, pack;
-  int threads = 1, pairs = 25;
+  std::string compiler, scratch, isa;
+  std::vector<std::string> pack, refined, from;
+  bench::Allowed allowed;
+  int threads = 1, pairs = 25, round = 0, refine = 0;
   bool cold = false, compile_only = false, count_only = false;
   double seconds = 1e9;
   options.rounds = 3;
@@ -85,8 +91,23 @@ int main(int argc, char** argv) {
     else if (a == "--scratch")
       scratch = v;
     else if (a == "--pack")
-      pack = v;
-    else if (a == "--threads")
+      pack.push_back(v);
+    else if (a == "--refined")
+      refined.push_back(v);
+    else if (a == "--from")
+      from.push_back(v);
+    else if (a == "--round")
+      round = std::max(1, std::atoi(v.c_str()));
+    else if (a == "--refine")
+      refine = std::max(1, std::atoi(v.c_str()));
+    else if (a == "--isa")
+      isa = v;
+    else if (a == "--only")
+      allowed[assignment(v).first].push_back(static_cast<int>(assignment(v).second));
+    else if (a == "--part") {
+      options.part = std::atoi(v.c_str());
+      options.parts = std::max(1, std::atoi(v.substr(v.find('/') + 1).c_str()));
+    } else if (a == "--threads")
       threads = std::atoi(v.c_str());
     else if (a == "--seconds")
       seconds = std::atof(v.c_str());
@@ -94,7 +115,7 @@ int main(int argc, char** argv) {
       return fail("what is '" + a + "'?");
   }
   if (!pack.empty()) {
-    const auto packed = evolve::replay::pack_space(pack, options.rounds, options.path);
+    const auto packed = evolve::replay::pack_space(pack, refined, options.rounds, options.path);
     return packed.ok() ? 0 : fail(packed.to_string());
   }
   dispatch::OpRegistry ops;
@@ -124,15 +145,27 @@ int main(int argc, char** argv) {
       return fail("problem '" + text + "': an axis is missing");
     seen.push_back(std::move(p));
   }
-  const evolve::CpuTarget target = evolve::detect_target(threads);
+  evolve::CpuTarget target = evolve::detect_target(threads);
+  if (isa == "avx2")
+    target.avx512 = target.avx512_bf16 = false;
+  else if (isa == "avx512" && count_only)
+    target.avx512 = true;
+  else if (!isa.empty())
+    return fail("--isa " + isa + ": avx2, or with --count avx512");
+  std::vector<std::unique_ptr<bench::RestrictedFamily>> restricted;
   std::vector<const evolve::TemplateFamily*> chosen;
-  for (const evolve::TemplateFamily* f : registry.for_op(op))
-    if (families.empty() || std::count(families.begin(), families.end(), f->name()) != 0) chosen.push_back(f);
+  for (const evolve::TemplateFamily* f : registry.for_op(op)) {
+    if (!families.empty() && std::count(families.begin(), families.end(), f->name()) == 0) continue;
+    restricted.push_back(std::make_unique<bench::RestrictedFamily>(*f, allowed));
+    chosen.push_back(restricted.back().get());
+  }
   const evolve::search::TemplateSpace space(chosen, d, target);
   if (space.family_count() == 0) return fail("no family with a valid point");
 
   options.name = d.name();
   for (const std::string& text : problems) options.name += ' ' + text;
+  for (const auto& [name, values] : allowed)
+    for (int v : values) options.name += ' ' + name + '=' + std::to_string(v);
   options.note = dispatch::CpuInfo::detect().model_name + ", " + evolve::arch_name(target) + ", " +
                  std::to_string(threads) + (threads == 1 ? " thread" : " threads");
   const dispatch::SystemClock clock;
@@ -154,7 +187,9 @@ int main(int argc, char** argv) {
   if (compile_only) {
     auto toolchain = evolve::CppToolchain::find(compiler, scratch);
     if (!toolchain.ok()) return fail(toolchain.status().to_string());
-    const auto compiled = evolve::replay::compile_space(space, d, target, **toolchain, options);
+    const auto compiled =
+        refine > 0 ? evolve::replay::compile_refinement(space, d, target, **toolchain, options, from, refine)
+                   : evolve::replay::compile_space(space, d, target, **toolchain, options);
     std::fprintf(stderr, "\n");
     return compiled.ok() ? 0 : fail(compiled.to_string());
   }
@@ -166,7 +201,10 @@ int main(int argc, char** argv) {
   evaluator_options.screen_seconds_max = 60;
   auto evaluator = evolve::make_evaluator({spec, *definition, seen, target}, evaluator_options);
   if (!evaluator.ok()) return fail(evaluator.status().to_string());
-  const auto s = evolve::replay::record_space(space, d, target, seen, **evaluator, options);
+  using namespace evolve::replay;  // NOLINT: its three ways to record
+  const auto s = refine > 0  ? record_refinement(space, d, target, seen, **evaluator, options, from, refine)
+                 : round > 0 ? record_round(space, d, target, seen, **evaluator, options, round)
+                             : record_space(space, d, target, seen, **evaluator, options);
   std::fprintf(stderr, "\n");
   return s.ok() ? 0 : fail(s.to_string());
 }

@@ -3,7 +3,7 @@
 //
 //   search [--json FILE] [--seeds N] [--batch N] [--policy NAME]... [SPACE...]
 //
-// Without SPACE, all files of bench/search/spaces; a file in a folder "held_out" was not looked at while the
+// Without SPACE, all files of bench/search/spaces but those of near/ (`reuse`); a file in a folder "held_out" was not looked at while the
 // defaults were tuned. Rows: {policy, space, held_out, budget, slowdown_mean, ci_low, ci_high,
 // evals_to_1_02}; the interval is the 95 % normal one over seeds; evals_to_1_02 is the mean over seeds,
 // censored at the number of points.
@@ -141,7 +141,8 @@ int main(int argc, char** argv) {
   std::error_code ignored;
   if (o.spaces.empty())
     for (const auto& entry : fs::recursive_directory_iterator(NICHE_RECORDED_SPACES, ignored))
-      if (entry.path().extension() == ".space") o.spaces.push_back(entry.path().string());
+      if (entry.path().extension() == ".space" && entry.path().parent_path().filename() != "near")
+        o.spaces.push_back(entry.path().string());
   if (o.spaces.empty())
     return std::fprintf(stderr, "search: no recorded space in %s; bench/search/record.sh makes them\n",
                         NICHE_RECORDED_SPACES),

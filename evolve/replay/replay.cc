@@ -8,6 +8,25 @@ namespace niche::evolve::replay {
 
 using search::Outcome;
 
+namespace {
+
+constexpr int kElites = 8;
+
+class WithoutSeeds final : public search::SearchSpace {
+ public:
+  explicit WithoutSeeds(const search::SearchSpace& space) : space_(space) {}
+  int family_count() const override { return space_.family_count(); }
+  const std::string& family_name(int family) const override { return space_.family_name(family); }
+  const std::vector<Param>& params(int family) const override { return space_.params(family); }
+  bool valid(const search::FamilyPoint& c) const override { return space_.valid(c); }
+  std::vector<Point> seeds(int) const override { return {}; }
+
+ private:
+  const search::SearchSpace& space_;
+};
+
+}  // namespace
+
 int ReplayResult::evaluations_to(double factor, double optimum, int censored) const {
   for (size_t i = 0; i < best.size(); ++i)
     if (best[i] > 0 && best[i] <= factor * optimum) return static_cast<int>(i) + 1;
@@ -21,11 +40,19 @@ double ReplayResult::slowdown_after(int evaluations, double optimum, double none
 }
 
 dispatch::Result<ReplayResult> replay(const RecordedSpace& space, const ReplayOptions& options) {
-  auto policy = search::make_policy(options.policy, space, {options.seed, options.warm_start});
+  const WithoutSeeds unseeded(space);
+  const search::SearchSpace& seen =
+      options.use_seeds ? static_cast<const search::SearchSpace&>(space) : unseeded;
+  auto policy = search::make_policy(options.policy, seen, {options.seed, options.warm_start});
   if (!policy.ok()) return policy.status();
   search::Tree tree;
   search::Stagnation stagnation;
   ReplayResult result;
+  const auto finish = [&]() -> ReplayResult {
+    for (int id : tree.elites(kElites))
+      result.elites.emplace_back(tree.node(id).cost, tree.node(id).candidate);
+    return std::move(result);
+  };
   for (int batch = 0; tree.size() < options.evaluations; ++batch) {
     const auto proposals =
         (*policy)->propose(tree, std::min(options.batch, options.evaluations - tree.size()));
@@ -41,10 +68,11 @@ dispatch::Result<ReplayResult> replay(const RecordedSpace& space, const ReplayOp
       result.best.push_back(best);
       // A session would stop after two restarts; a replay shows what more evaluations would bring.
       if (stagnation.observe(best) != search::Stagnation::Advice::kGoOn) (*policy)->restart(tree);
-      if (options.stop_within > 0 && best > 0 && best <= options.stop_within * space.optimum()) return result;
+      if (options.stop_within > 0 && best > 0 && best <= options.stop_within * space.optimum())
+        return finish();
     }
   }
-  return result;
+  return finish();
 }
 
 }  // namespace niche::evolve::replay

@@ -31,12 +31,39 @@ double median_of(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-// What counts for a point: its later measurements where it was measured again for being good.
-double settled(const std::vector<double>& costs, int rounds) {
-  const auto first = static_cast<std::ptrdiff_t>(rounds);
-  if (static_cast<std::ptrdiff_t>(costs.size()) > first)
-    return median_of({costs.begin() + first, costs.end()});
-  return median_of(costs);
+// Adds what a recording says to `costs`; its header goes to *header, which it must equal unless that is empty.
+Status read_recording(const std::string& path, std::string* header, Costs& costs) {
+  std::ifstream in(path);
+  std::string line;
+  if (!in || !std::getline(in, line)) return dispatch::not_found("recording " + path + ": no header");
+  if (!header->empty() && line != *header)
+    return dispatch::corrupt("recording " + path + ": holds another space");
+  *header = line;
+  for (int number = 2; std::getline(in, line); ++number) {
+    const size_t blank = line.rfind(' ');
+    if (blank == std::string::npos)
+      return dispatch::corrupt("recording " + path + ": line " + std::to_string(number));
+    costs[line.substr(0, blank)].push_back(std::atof(line.c_str() + blank));
+  }
+  return {};
+}
+
+// Recordings that were measured apart, on one scale: the median ratio of the points they share is 1. Each
+// process has measured the library by itself, and where two of its forms are equally good may have taken either.
+dispatch::Result<Costs> read_on_one_scale(const std::vector<std::string>& paths, std::string* header) {
+  Costs all;
+  for (const std::string& path : paths) {
+    Costs costs;
+    NICHE_RETURN_IF_ERROR(read_recording(path, header, costs));
+    std::vector<double> ratios;
+    for (const auto& [key, v] : costs)
+      if (const auto it = all.find(key); it != all.end() && median_of(v) > 0 && median_of(it->second) > 0)
+        ratios.push_back(median_of(v) / median_of(it->second));
+    const double scale = ratios.empty() ? 1 : median_of(std::move(ratios));
+    for (auto& [key, v] : costs)
+      for (double c : v) all[key].push_back(c / scale);
+  }
+  return all;
 }
 
 // What of a source makes its time: the text and how it is cut into tasks; not, say, how much workspace it reserves.
@@ -107,21 +134,17 @@ class Recorder {
     return list;
   }
 
+  std::string header() const {
+    const std::string line = recorded_header(space_, options_.name, options_.note);
+    return line.substr(0, line.size() - 1);
+  }
+
   Status open() {
-    const std::string header = recorded_header(space_, options_.name, options_.note);
-    std::ifstream in(options_.path);
-    std::string line;
-    if (in && std::getline(in, line)) {
-      if (line + '\n' != header)
-        return dispatch::corrupt("recording " + options_.path + ": holds another space");
-      while (std::getline(in, line)) {
-        const size_t blank = line.rfind(' ');
-        if (blank != std::string::npos)
-          done_[line.substr(0, blank)].push_back(std::atof(line.c_str() + blank));
-      }
-    }
+    std::string expected = header();
+    const Status read = read_recording(options_.path, &expected, done_);
+    if (!read.ok() && read.code() != dispatch::Code::kNotFound) return read;
     out_.open(options_.path, std::ios::app);
-    if (done_.empty() && out_.tellp() == 0) out_ << header;
+    if (done_.empty() && out_.tellp() == 0) out_ << expected << '\n';
     return out_ ? Status() : dispatch::io_error("recording " + options_.path + ": cannot be written");
   }
 
@@ -151,12 +174,14 @@ class Recorder {
     return true;
   }
 
-  // The best classes by what is known after all rounds.
-  std::vector<Class> best(const std::vector<std::vector<Class>>& batches) {
+  // The best classes by what `known` holds of the rounds.
+  std::vector<Class> best(const std::vector<std::vector<Class>>& batches, const Costs& known) const {
     std::vector<std::pair<double, const Class*>> ranked;
     for (const auto& batch : batches)
       for (const Class& c : batch) {
-        std::vector<double> v = done_[key_of(c.front())];
+        const auto found = known.find(key_of(c.front()));
+        if (found == known.end()) continue;
+        std::vector<double> v = found->second;
         if (static_cast<int>(v.size()) > options_.rounds) v.resize(static_cast<size_t>(options_.rounds));
         if (!v.empty() && median_of(v) > 0) ranked.emplace_back(median_of(v), &c);
       }
@@ -166,6 +191,46 @@ class Recorder {
     std::vector<Class> list;
     for (const auto& [cost, c] : ranked) list.push_back(*c);
     return list;
+  }
+
+  // One refinement's batches. Other neighbours in the compile each time: where a kernel lies in memory is a
+  // part of the noise.
+  dispatch::Result<std::vector<std::vector<Class>>> refinement(const std::vector<std::string>& rounds,
+                                                               int number) const {
+    std::string expected = header();
+    auto known = read_on_one_scale(rounds, &expected);
+    if (!known.ok()) return known.status();
+    return refinement(*known, number);
+  }
+  std::vector<std::vector<Class>> refinement(const Costs& known, int number) const {
+    std::vector<Class> again = best(batches(), known);
+    search::Rng rng(options_.seed + 100 + static_cast<uint64_t>(number));
+    rng.shuffle(again);
+    return batches_of(std::move(again), static_cast<size_t>(options_.batch));
+  }
+  const Costs& done() const { return done_; }
+
+  // Measures all until each has `times` measurements in this recording. False: asked to stop.
+  dispatch::Result<bool> measure_all(const std::vector<std::vector<Class>>& batches, int times,
+                                     const ProblemCosts& costs, Evaluator& evaluator, int64_t& count,
+                                     int64_t total) {
+    for (const auto& batch : batches) {
+      auto went = measure(batch, times, costs, evaluator);
+      if (!went.ok() || !*went) return went;
+      if (options_.on_progress) options_.on_progress(++count, total);
+    }
+    return true;
+  }
+
+  void compile_all(const std::vector<std::vector<Class>>& batches, const CppToolchain& toolchain) const {
+    int64_t count = 0;
+    for (size_t b = batches.size(); b-- > 0;) {
+      if (static_cast<int>(b % static_cast<size_t>(options_.parts)) != options_.part) continue;
+      if (options_.keep_going && !options_.keep_going()) return;
+      judge::build_candidates(toolchain, candidates(batches[b]));
+      if (options_.on_progress)
+        options_.on_progress(++count, static_cast<int64_t>(batches.size()) / options_.parts);
+    }
   }
 
  private:
@@ -191,25 +256,46 @@ Status record_space(const search::TemplateSpace& space, const dispatch::Definiti
   const auto total = static_cast<int64_t>(batches.size()) * options.rounds;
   int64_t count = 0;
   for (int round = 1; round <= options.rounds; ++round) {
-    for (const auto& batch : batches) {
-      const auto went = recorder.measure(batch, round, costs, evaluator);
-      if (!went.ok()) return went.status();
-      if (!*went) return {};
-      if (options.on_progress) options.on_progress(++count, total);
-    }
+    const auto went = recorder.measure_all(batches, round, costs, evaluator, count, total);
+    if (!went.ok() || !*went) return went.ok() ? Status() : went.status();
     rng.shuffle(batches);
   }
-  std::vector<Class> again = recorder.best(batches);
-  for (int round = 1; round <= options.refine_rounds; ++round) {
-    // Other neighbours in the compile each time: where a kernel lies in memory is a part of the noise.
-    rng.shuffle(again);
-    for (const auto& batch : batches_of(again, static_cast<size_t>(options.batch))) {
-      const auto went = recorder.measure(batch, options.rounds + round, costs, evaluator);
-      if (!went.ok()) return went.status();
-      if (!*went) return {};
-    }
+  for (int r = 1; r <= options.refine_rounds; ++r) {
+    const auto went = recorder.measure_all(recorder.refinement(recorder.done(), r), options.rounds + r, costs,
+                                           evaluator, count, total);
+    if (!went.ok() || !*went) return went.ok() ? Status() : went.status();
   }
   return {};
+}
+
+Status record_round(const search::TemplateSpace& space, const dispatch::Definition& definition,
+                    const CpuTarget& target, const std::vector<SeenProblem>& problems, Evaluator& evaluator,
+                    const RecordOptions& options, int round) {
+  Recorder recorder(space, definition, target, options);
+  NICHE_RETURN_IF_ERROR(recorder.open());
+  if (auto baselines = evaluator.baselines(); !baselines.ok()) return baselines.status();
+  auto batches = recorder.batches();
+  search::Rng rng(options.seed + static_cast<uint64_t>(round));
+  rng.shuffle(batches);
+  int64_t count = 0;
+  const auto went = recorder.measure_all(batches, 1, ProblemCosts(problems), evaluator, count,
+                                         static_cast<int64_t>(batches.size()));
+  return went.ok() ? Status() : went.status();
+}
+
+Status record_refinement(const search::TemplateSpace& space, const dispatch::Definition& definition,
+                         const CpuTarget& target, const std::vector<SeenProblem>& problems,
+                         Evaluator& evaluator, const RecordOptions& options,
+                         const std::vector<std::string>& rounds, int refinement) {
+  Recorder recorder(space, definition, target, options);
+  const auto batches = recorder.refinement(rounds, refinement);
+  if (!batches.ok()) return batches.status();
+  NICHE_RETURN_IF_ERROR(recorder.open());
+  if (auto baselines = evaluator.baselines(); !baselines.ok()) return baselines.status();
+  int64_t count = 0;
+  const auto went = recorder.measure_all(*batches, 1, ProblemCosts(problems), evaluator, count,
+                                         static_cast<int64_t>(batches->size()));
+  return went.ok() ? Status() : went.status();
 }
 
 int64_t count_sources(const search::TemplateSpace& space, const dispatch::Definition& definition,
@@ -220,34 +306,44 @@ int64_t count_sources(const search::TemplateSpace& space, const dispatch::Defini
 Status compile_space(const search::TemplateSpace& space, const dispatch::Definition& definition,
                      const CpuTarget& target, const CppToolchain& toolchain, const RecordOptions& options) {
   const Recorder recorder(space, definition, target, options);
-  const auto batches = recorder.batches();
-  int64_t count = 0;
-  // From the end on: the recording comes from the other side.
-  for (auto batch = batches.rbegin(); batch != batches.rend(); ++batch) {
-    if (options.keep_going && !options.keep_going()) return {};
-    judge::build_candidates(toolchain, recorder.candidates(*batch));
-    if (options.on_progress) options.on_progress(++count, static_cast<int64_t>(batches.size()));
-  }
+  recorder.compile_all(recorder.batches(), toolchain);
   return {};
 }
 
-Status pack_space(const std::string& recording, int rounds, const std::string& to) {
-  std::ifstream in(recording);
-  std::string header, line;
-  if (!in || !std::getline(in, header)) return dispatch::not_found("recording " + recording + ": no header");
-  std::map<std::vector<int>, std::vector<double>> points;  // family, then indices
-  for (int number = 2; std::getline(in, line); ++number) {
-    std::istringstream words(line);
-    std::vector<double> values;
-    for (double v = 0; words >> v;) values.push_back(v);
-    if (values.size() < 2)
-      return dispatch::corrupt("recording " + recording + ": line " + std::to_string(number));
-    points[std::vector<int>(values.begin(), values.end() - 1)].push_back(values.back());
+Status compile_refinement(const search::TemplateSpace& space, const dispatch::Definition& definition,
+                          const CpuTarget& target, const CppToolchain& toolchain,
+                          const RecordOptions& options, const std::vector<std::string>& rounds,
+                          int refinement) {
+  const Recorder recorder(space, definition, target, options);
+  const auto batches = recorder.refinement(rounds, refinement);
+  if (!batches.ok()) return batches.status();
+  recorder.compile_all(*batches, toolchain);
+  return {};
+}
+
+Status pack_space(const std::vector<std::string>& recordings, const std::vector<std::string>& refinements,
+                  int rounds, const std::string& to) {
+  std::string header;
+  auto all = read_on_one_scale(recordings, &header);
+  if (!all.ok()) return all.status();
+  auto fresh = read_on_one_scale(refinements, &header);
+  if (!fresh.ok()) return fresh.status();
+  std::map<std::vector<int>, double> points;  // by family, then indices
+  for (auto& [key, costs] : *all) {
+    std::istringstream words(key);
+    std::vector<int> indices;
+    for (int v = 0; words >> v;) indices.push_back(v);
+    if (indices.empty() || !words.eof())
+      return dispatch::corrupt("recording " + recordings[0] + ": '" + key + "'");
+    // What was measured again for being good counts with its later measurements alone.
+    auto& later = (*fresh)[key];
+    if (static_cast<int>(costs.size()) > rounds)
+      later.insert(later.end(), costs.begin() + rounds, costs.end());
+    points[indices] = median_of(later.empty() ? costs : later);
   }
   std::ofstream out(to, std::ios::trunc);
   out << header << '\n';
-  for (const auto& [key, costs] : points)
-    out << recorded_line({key[0], {key.begin() + 1, key.end()}}, settled(costs, rounds));
+  for (const auto& [key, cost] : points) out << recorded_line({key[0], {key.begin() + 1, key.end()}}, cost);
   out.flush();
   return out ? Status() : dispatch::io_error("packed recording " + to + ": cannot be written");
 }

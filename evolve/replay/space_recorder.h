@@ -28,6 +28,7 @@ struct RecordOptions {
   int batch = 16;
   int64_t points_max = 20'000;  // a larger space is sampled, evenly, to this many points
   uint64_t seed = 1;
+  int part = 0, parts = 1;                                       // compile_*: of the batches, every parts-th
   std::function<bool()> keep_going;                              // empty: always
   std::function<void(int64_t done, int64_t total)> on_progress;  // after each batch
 };
@@ -42,14 +43,31 @@ dispatch::Status record_space(const search::TemplateSpace& space, const dispatch
 int64_t count_sources(const search::TemplateSpace& space, const dispatch::Definition& definition,
                       const CpuTarget& target);
 
-// Compiles what record_space will ask for, from the end on, and throws the results away: another core fills the
+// Compiles what record_space will ask for, from the end on, and throws the results away: other cores fill the
 // compiler's memory meanwhile.
 dispatch::Status compile_space(const search::TemplateSpace& space, const dispatch::Definition& definition,
                                const CpuTarget& target, const CppToolchain& toolchain,
                                const RecordOptions& options);
 
-// Writes a recording as one line a point, with the cost that counts, in the grid's order: what is kept in the
-// repository.
-dispatch::Status pack_space(const std::string& recording, int rounds, const std::string& to);
+// The same in pieces, for a machine with many cores: each round of measurements and each refinement goes to a
+// recording of its own (options.path), so that several can be measured side by side. A refinement measures the
+// best once by what the recordings of the rounds say. Errors as record_space; kNotFound: no such recording.
+dispatch::Status record_round(const search::TemplateSpace& space, const dispatch::Definition& definition,
+                              const CpuTarget& target, const std::vector<SeenProblem>& problems,
+                              Evaluator& evaluator, const RecordOptions& options, int round);
+dispatch::Status record_refinement(const search::TemplateSpace& space, const dispatch::Definition& definition,
+                                   const CpuTarget& target, const std::vector<SeenProblem>& problems,
+                                   Evaluator& evaluator, const RecordOptions& options,
+                                   const std::vector<std::string>& rounds, int refinement);
+dispatch::Status compile_refinement(const search::TemplateSpace& space,
+                                    const dispatch::Definition& definition, const CpuTarget& target,
+                                    const CppToolchain& toolchain, const RecordOptions& options,
+                                    const std::vector<std::string>& rounds, int refinement);
+
+// Writes recordings of one space as one line a point, with the cost that counts, in the grid's order: what is
+// kept in the repository. Of a point's measurements in `recordings` the first `rounds` are rounds, later ones
+// and those in `refinements` are fresh ones. kCorrupt: they are not of one space.
+dispatch::Status pack_space(const std::vector<std::string>& recordings,
+                            const std::vector<std::string>& refinements, int rounds, const std::string& to);
 
 }  // namespace niche::evolve::replay

@@ -110,6 +110,20 @@ TEST(Replay, IsRepeatableAndMonotone) {
   EXPECT_EQ(replay(s, o).status().code(), Code::kNotFound);
 }
 
+TEST(Replay, KnowsItsBestPointsAndCanDoWithoutSeeds) {
+  const RecordedSpace s = record(search::ModelSpace(4));
+  ReplayOptions o;
+  o.evaluations = 60;
+  const auto with = replay(s, o);
+  ASSERT_EQ(with->elites.size(), 8U);
+  EXPECT_NEAR(with->elites.front().first, with->best.back(), 1e-9);
+  EXPECT_NEAR(s.cost(with->elites.front().second), with->best.back(), 1e-6);
+  o.use_seeds = false;
+  const auto without = replay(s, o);
+  EXPECT_EQ(without->best.size(), 60U);
+  EXPECT_NE(without->best, with->best);
+}
+
 // The promise of reuse: a start from the best points of a neighbouring landscape reaches 1.05 in a tenth.
 TEST(Replay, AWarmStartReachesInATenthWhatAColdOneDoes) {
   const search::ModelSpace model(12);
@@ -166,6 +180,67 @@ TEST(SpaceRecorder, RecordsEveryPointOnceARoundAndRestartsWhereItEnded) {
   EXPECT_EQ(record_space(space, *definition, target, problems, evaluator, options).code(), Code::kCorrupt);
 }
 
+// Rounds and refinements of their own files, as a machine with many cores measures them.
+TEST(SpaceRecorder, PiecesMakeTheSameSpaceAsOneRecording) {
+  const TempDir dir;
+  testing_ops::ToyOp op;
+  const testing_ops::ToyFamily family;
+  const auto definition = *dispatch::Definition::make(op.schema(), dispatch::kF32, {{"N", 64}});
+  const CpuTarget target;
+  const search::TemplateSpace space({&family}, *definition, target);
+  const std::vector<SeenProblem> problems{{{16}, 1, false}};
+  FakeWorld world;
+  world.cost = [](const FakeWorld::Params&, const SeenProblem&) { return 0.75; };
+  RecordOptions options;
+  options.name = "toy";
+  options.rounds = 2;
+  options.refine_share = 0.1;
+  options.batch = 16;
+  std::vector<std::string> rounds, refined;
+  for (int r = 1; r <= 2; ++r) {
+    options.path = dir.path() + "/round" + std::to_string(r);
+    rounds.push_back(options.path);
+    FakeEvaluator evaluator(world, {nullptr, definition, problems, target}, {});
+    ASSERT_TRUE(record_round(space, *definition, target, problems, evaluator, options, r).ok());
+  }
+  EXPECT_EQ(world.screened.size(), 2U * 60);
+  options.path = dir.path() + "/refined";
+  refined.push_back(options.path);
+  FakeEvaluator evaluator(world, {nullptr, definition, problems, target}, {});
+  ASSERT_TRUE(record_refinement(space, *definition, target, problems, evaluator, options, rounds, 1).ok());
+  EXPECT_EQ(world.screened.size(), 2U * 60 + 6);
+  const std::string packed = dir.path() + "/toy.space";
+  ASSERT_TRUE(pack_space(rounds, refined, 2, packed).ok());
+  const auto s = RecordedSpace::load(packed);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(s->points(), 180);
+  EXPECT_EQ(s->passing_points(), 180);
+  rounds.push_back(dir.path() + "/none");
+  EXPECT_EQ(record_refinement(space, *definition, target, problems, evaluator, options, rounds, 1).code(),
+            Code::kNotFound);
+}
+
+TEST(SpaceRecorder, RecordingsThatWereMeasuredApartAreBroughtToOneScale) {
+  const TempDir dir;
+  const search::ModelSpace model(3);
+  std::vector<FamilyPoint> points;
+  model.for_each([&](const FamilyPoint& p) { points.push_back(p); });
+  const std::string a = dir.path() + "/a", b = dir.path() + "/b", packed = dir.path() + "/p";
+  std::ofstream one(a), two(b);
+  one << recorded_header(model, "m", "");
+  two << recorded_header(model, "m", "");
+  for (size_t i = 0; i < 9; ++i) {
+    one << recorded_line(points[i], 0.1 * static_cast<double>(i + 1));
+    two << recorded_line(points[i], 0.11 * static_cast<double>(i + 1));  // the library was slower by a tenth
+  }
+  one.close(), two.close();
+  ASSERT_TRUE(pack_space({a, b}, {}, 2, packed).ok());
+  const auto s = RecordedSpace::load(packed);
+  for (size_t i = 0; i < 9; ++i) EXPECT_NEAR(s->cost(points[i]), 0.1 * static_cast<double>(i + 1), 1e-4) << i;
+  std::ofstream(b) << recorded_header(model, "another", "");
+  EXPECT_EQ(pack_space({a, b}, {}, 2, packed).code(), Code::kCorrupt);
+}
+
 TEST(SpaceRecorder, WhatWasChosenForBeingSmallCountsWithFreshMeasurements) {
   const TempDir dir;
   const std::string recording = dir.path() + "/a", packed = dir.path() + "/b";
@@ -176,13 +251,13 @@ TEST(SpaceRecorder, WhatWasChosenForBeingSmallCountsWithFreshMeasurements) {
                            << recorded_line(points[1], 0.6) << recorded_line(points[0], 0.7)
                            << recorded_line(points[0], 0.9) << recorded_line(points[1], 0.8)
                            << recorded_line(points[0], 0.8) << recorded_line(points[0], 0.81);
-  ASSERT_TRUE(pack_space(recording, 2, packed).ok());
+  ASSERT_TRUE(pack_space({recording}, {}, 2, packed).ok());
   const auto s = RecordedSpace::load(packed);
   ASSERT_TRUE(s.ok()) << s.status().to_string();
   EXPECT_EQ(s->points(), 2);
   EXPECT_NEAR(s->cost(points[0]), 0.81, 1e-6);  // of 0.9, 0.8, 0.81: not of the two that chose it
   EXPECT_NEAR(s->cost(points[1]), 0.8, 1e-6);
-  EXPECT_EQ(pack_space(dir.path() + "/none", 2, packed).code(), Code::kNotFound);
+  EXPECT_EQ(pack_space({dir.path() + "/none"}, {}, 2, packed).code(), Code::kNotFound);
 }
 
 }  // namespace
