@@ -54,6 +54,7 @@ bool set_field(Document& d, std::string_view name, std::string_view value) {
   if (name == "phase") return d.phases = list_of(value), true;
   if (name == "bottleneck") return d.bottlenecks = list_of(value), true;
   if (name == "error") return d.errors.emplace_back(value), true;
+  if (name == "settings") return d.settings.emplace_back(value), value.find('=') != std::string_view::npos;
   if (name == "metric") return parse_metric(value, d.metrics.emplace_back());
   return false;
 }

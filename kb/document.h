@@ -13,6 +13,7 @@
 //   symptom: words that a search should find it by
 //   error: text that an error message holds, any case (repeat the line)
 //   metric: speedup < 1               shown when the figure is so (repeat the line)
+//   settings: mr=6 nr=2               of template parameters, worth a try (repeat the line)
 //   source: where its numbers are from
 //   ---
 //
@@ -44,7 +45,7 @@ struct MetricTrigger {
 
 struct Document {
   std::string id, title, tier, symptom, source;
-  std::vector<std::string> platforms, langs, ops, phases, bottlenecks, errors;
+  std::vector<std::string> platforms, langs, ops, phases, bottlenecks, errors, settings;
   std::vector<MetricTrigger> metrics;
   std::vector<Module> modules;
 };

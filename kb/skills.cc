@@ -176,6 +176,27 @@ Result<std::vector<Skill>> SkillBook::pick(const std::string& op, const std::str
   return picked;
 }
 
+Result<std::vector<Skill>> SkillBook::elsewhere(const std::string& op, const std::string& arch, int count) {
+  auto skills = read("kind='win' AND arch=?1 AND op<>?2", {arch, op});
+  if (!skills.ok()) return skills.status();
+  double total = 0;
+  for (const Skill& s : *skills) total += s.shown;
+  std::erase_if(*skills, [](const Skill& s) { return s.helped == 0 && s.shown >= kHopelessAfter; });
+  std::stable_sort(skills->begin(), skills->end(), [&](const Skill& a, const Skill& b) {
+    if (a.trusted() != b.trusted()) return a.trusted();
+    const double pa = promise(a, total), pb = promise(b, total);
+    return pa != pb ? pa > pb : a.gain > b.gain;
+  });
+  std::vector<Skill> picked;
+  for (Skill& s : *skills) {
+    if (static_cast<int>(picked.size()) >= count) break;
+    if (std::none_of(picked.begin(), picked.end(),
+                     [&](const Skill& p) { return p.op == s.op && p.dtype == s.dtype; }))
+      picked.push_back(std::move(s));
+  }
+  return picked;
+}
+
 Status SkillBook::shown(const std::vector<int64_t>& ids, bool helped) {
   std::string list;
   for (int64_t id : ids) list += (list.empty() ? "" : ",") + std::to_string(id);

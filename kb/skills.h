@@ -52,6 +52,9 @@ class SkillBook {
   dispatch::Result<std::vector<Skill>> pick(const std::string& op, const std::string& dtype,
                                             const std::string& arch, const std::string& error,
                                             size_t bytes_max);
+  // Wins of other operators, one an operator and type: trusted ones first, then by how often they may help; of
+  // equal ones the larger gain. None that is not shown any more.
+  dispatch::Result<std::vector<Skill>> elsewhere(const std::string& op, const std::string& arch, int count);
   dispatch::Status shown(const std::vector<int64_t>& ids, bool helped);
   dispatch::Result<std::vector<Skill>> all(const std::string& op = {});
 

@@ -77,6 +77,12 @@ Status SessionImpl::begin() {
         if (auto text = parts_.store->blob(p.source_hash); text.ok())
           known_programs_.emplace_back("known from " + p.session, std::move(*text));
   if (past.ok()) warm_ = warm_start(space_, request_.definition_json, request_.problems, *past);
+  const auto advice = gather_advice(d.schema().op, arch, parts_.model.library, parts_.model.skills);
+  for (AdvisedPoint& a : advised_points(space_, advice)) {
+    if (std::find(warm_.begin(), warm_.end(), a.point) != warm_.end()) continue;
+    warm_.push_back(a.point);
+    if (a.skill != 0) advised_.push_back(std::move(a));
+  }
   nlohmann::json warm = nlohmann::json::array();
   for (const search::FamilyPoint& at : warm_)
     warm.push_back({{"family", space_.family_name(at.family)},

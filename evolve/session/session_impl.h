@@ -12,6 +12,7 @@
 
 #include "evolve/search/policy.h"
 #include "evolve/search/stagnation.h"
+#include "evolve/session/advice.h"
 #include "evolve/session/judge_plan.h"
 #include "evolve/session/model_search.h"
 #include "evolve/session/objective.h"
@@ -78,6 +79,7 @@ class SessionImpl final : public Session {
   void apply(const store::EvaluationRow& row, const Verdict* verdict);
   void set_costs(const store::EvaluationRow& row, const Verdict* verdict);
   void note_progress();
+  void credit_advice(int node);
   void apply_screen(int node, const Verdict& verdict, std::vector<store::EvaluationRow>& rows);
   void judge(int node);
   bool judge_if_due(bool last_chance);
@@ -116,6 +118,7 @@ class SessionImpl final : public Session {
   Objective objective_;
   Recorder recorder_;
   std::vector<search::FamilyPoint> warm_;
+  std::vector<AdvisedPoint> advised_;  // those of warm_ that a skill of another operator suggested
   SessionHistory history_;
 
   search::Tree tree_;

@@ -133,7 +133,18 @@ void SessionImpl::apply_screen(int node, const Verdict& verdict, std::vector<sto
   row.cost = valid ? costs_.weighted(*costs) : 0;
   row.verdict_json = verdict.to_json();
   apply(row, &verdict);
+  if (!is_program(node)) credit_advice(node);
   rows.push_back(std::move(row));
+}
+
+// A skill has helped when the point that it suggested is the best so far.
+void SessionImpl::credit_advice(int node) {
+  const auto from = std::find_if(advised_.begin(), advised_.end(),
+                                 [&](const auto& a) { return a.point == tree_.node(node).candidate; });
+  if (from == advised_.end() || parts_.model.skills == nullptr) return;
+  const Status s = parts_.model.skills->shown({from->skill}, tree_.best() == node);
+  if (!s.ok() && warning_.empty()) warning_ = "skills: " + s.to_string();
+  advised_.erase(from);
 }
 
 // One result reaches tree, policy, stagnation and plan: live and on replay alike.

@@ -104,6 +104,33 @@ class SessionTest : public testing::Test {
   std::vector<std::string> tried_keys_;
 };
 
+TEST_F(SessionTest, TriesWhatASkillOfAnotherOperatorSuggestsAndCountsWhetherItHelped) {
+  auto book = kb::SkillBook::open(dir_.path() + "/skills.sqlite");
+  ASSERT_TRUE(book.ok());
+  open_store();
+  kb::Skill skill;
+  skill.kind = "win", skill.op = "other", skill.dtype = "f32", skill.arch = arch_name(CpuTarget{});
+  skill.title = "other.rows rows=4 unroll=16 lanes=3";
+  const int64_t good = *(*book)->add(skill);
+  skill.op = "third", skill.title = "third.rows rows=16 unroll=1", skill.gain = -1;
+  const int64_t bad = *(*book)->add(skill);
+  request_.evaluations_max = 8;
+  SessionParts p = parts();
+  p.model.skills = book->get();
+  auto s = Session::create(request_, std::move(p));
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  (*s)->run();
+  const search::Node& first = (*s)->tree().node(0);
+  EXPECT_EQ(first.made_by, "warm");
+  EXPECT_EQ(first.candidate, (search::FamilyPoint{0, {2, 4, 0, 0}}));
+  const auto skills = (*book)->all();
+  for (const kb::Skill& k : *skills) {
+    if (k.id != good && k.id != bad) continue;
+    EXPECT_EQ(k.shown, 1) << k.title;
+    EXPECT_EQ(k.helped, k.id == good ? 1 : 0) << k.title;
+  }
+}
+
 TEST_F(SessionTest, FindsTheBestAndCommitsIt) {
   const SessionEvent last = run();
   EXPECT_EQ(last.kind, Kind::kDone);
