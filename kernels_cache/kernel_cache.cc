@@ -22,6 +22,16 @@ int64_t system_now() {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
+// What a process without a compiler reads as written by one that had it; a cache that is opened again for it, elsewhere,
+// is of the same environment.
+std::string compiler_in(const std::string& environment_text) {
+  constexpr std::string_view kKey = "\ncompiler: ";
+  const size_t at = environment_text.rfind(kKey);
+  if (at == std::string::npos) return "";
+  const size_t begin = at + kKey.size();
+  return environment_text.substr(begin, environment_text.find('\n', begin) - begin);
+}
+
 std::optional<Directory> optional_child(const Directory& parent, const char* name, Access access,
                                         Status* failure) {
   auto child = parent.child(name, access);
@@ -47,6 +57,7 @@ Result<std::unique_ptr<KernelCache>> KernelCache::open(CacheOptions options) {
   if (!root.ok()) return root.status();
   auto home = open_home(*root, options.environment, access);
   if (!home.ok()) return home.status();
+  options.environment.compiler = compiler_in(home->environment_text);
 
   std::unique_ptr<KernelCache> cache(
       new KernelCache(std::move(options), std::move(home->directory), std::move(home->environment_text)));

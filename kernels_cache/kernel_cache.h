@@ -133,6 +133,7 @@ class KernelCache {
   const std::optional<Directory>& kernels() const { return kernels_; }
   const EnvironmentTag& tag() const { return tag_; }
   const std::string& environment_text() const { return environment_text_; }
+  // As given, with the compiler of the directory that was chosen.
   const CacheOptions& options() const { return options_; }
 
  private:

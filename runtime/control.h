@@ -259,8 +259,8 @@ class Control {
   std::vector<std::unique_ptr<evolve::PermitSource>> permits_;   // by device, from 1
   double ended_sessions_cpu_ = 0, running_sessions_cpu_ = 0;
   std::string forced_;
-  int64_t force_due_ns_ =
-      0;  // the forced kernel arrived, or could not be put on probation: (again) then; 0: never
+  // The forced kernel arrived, or could not be put on probation: (again) then. 0: never.
+  int64_t force_due_ns_ = 0;
   std::shared_ptr<Group> group_;  // null: not joined
   GroupTrial group_trial_;
   std::map<uint64_t, std::string> group_withdrawals_;  // by Kernel::id: why the group is to go back

@@ -349,7 +349,8 @@ TEST_F(ControlPlane, ClientsThatKeepTalkingDoNotShutAScraperOut) {
 TEST_F(ControlPlane, AForcedKernelThatArrivesLaterIsForcedThen) {
   auto c = config();
   c.force = "affine.f32.affine_rows";
-  c.shadow_arena_bytes = 0;  // nothing is promoted meanwhile
+  c.shadow_arena_bytes = 0;      // nothing is promoted meanwhile
+  (void)open_cache(dir.path());  // the directory of an environment with a compiler: this server has none
   start(c);
   AffineCall x(64, kN);
   ASSERT_TRUE(call(x).ok());
