@@ -7,7 +7,7 @@
 // laboratory's sign test (evolve/sign_test.h) is the case g = sign. Here g is the difference clipped at the
 // median size of earlier differences: on live noise (20 % a call) the sign alone, with its smallest bet at p
 // = .6, cannot see an edge below 55 : 45 at all. Simulated (tests/runtime/rollout): a kernel 5 % slower is
-// caught in 40 of 100 rollouts by the sign test, in all of them by this. The margin is taken off the
+// caught in 26 of 90 rollouts by the sign test, in all of them by this. The margin is taken off the
 // difference first, so that a kernel slower by less than it is no evidence of SLOWER.
 //
 // Thread-safety: one owner. Cost: 300 ns a pair, no allocation. Bound: 700 bytes.

@@ -9,8 +9,8 @@
 //
 // Why not two queues, first with first: when one arm is ahead by k, its half of every pair is older by k
 // arrivals; while the machine slows down (or speeds up) the arm that is ahead wins (or loses) pair after
-// pair, and an e-process takes that for evidence. tests/runtime/rollout simulates it: 33 % false promotions
-// under drift and bursts, against 0.3 % here. Cost of fairness: a pair for three observations on average, not
+// pair, and an e-process takes that for evidence. tests/runtime/rollout simulates it: under drift and bursts, with
+// nothing different, 54 of 300 streams reach the evidence that promotes, against 0 here. Cost of fairness: a pair for three observations on average, not
 // for two.
 //
 // Thread-safety: one owner. Bound: one observation.
