@@ -263,6 +263,11 @@ class Control {
   int64_t force_due_ns_ = 0;
   std::shared_ptr<Group> group_;  // null: not joined
   GroupTrial group_trial_;
+  struct GroupDecline {
+    int times = 0;
+    int64_t not_before_ns = 0;
+  };
+  std::map<uint64_t, GroupDecline> group_declines_;    // by Kernel::id: proposals that a rank dropped
   std::map<uint64_t, std::string> group_withdrawals_;  // by Kernel::id: why the group is to go back
   uint64_t group_version_ = 0;                         // that follow_group has seen
   bool group_fault_told_ = false;

@@ -178,7 +178,9 @@ void Control::settle_trial(const GroupStatus& s, int64_t now_ns) {
   event("group declined", d.known.definition->name(),
         trial.kernel->ref.kernel + ": " + (s.last_drop.empty() ? "another rank dropped it" : s.last_drop),
         LogLevel::kWarning);
-  d.flap.rolled_back(trial.kernel->id(), rollout::Cause::kNotProven, now_ns);
+  // A rank may just have joined, and be able to load it next time: sooner at first, then seldom.
+  GroupDecline& decline = group_declines_[trial.kernel->id()];
+  decline.not_before_ns = now_ns + (int64_t{1'000'000'000} << std::min(decline.times++, 8));
   if (d.residents.count(trial.kernel->id()) != 0) d.waiting.push_back(trial.kernel);
 }
 
@@ -223,6 +225,8 @@ void Control::propose_next(const GroupStatus& s, int64_t now_ns) {
       return a->fallback_ns * b->kernel_ns > b->fallback_ns * a->kernel_ns;
     });
     for (const auto& k : d->waiting) {
+      const auto declined = group_declines_.find(k->id());
+      if (declined != group_declines_.end() && now_ns < declined->second.not_before_ns) continue;
       if (!d->flap.may_challenge(k->id(), now_ns).allowed || (!k->proven && !may_mark(shelf(*d)))) continue;
       std::vector<GroupChange> changes;
       for (const dispatch::WideProblem& p : d->board.seen()) {
