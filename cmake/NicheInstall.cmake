@@ -5,12 +5,12 @@ include(CMakePackageConfigHelpers)
 # What runtime/runtime.h and runtime/torch/torch.h include, and what an operator in a shared object needs.
 set(_public_headers
   dispatch/call_site.h dispatch/captured_graph.h dispatch/constraints.h dispatch/counters.h dispatch/definition.h
-  dispatch/dispatcher.h dispatch/dtype.h dispatch/epoch.h dispatch/fallback_reason.h dispatch/kernel.h dispatch/kernel_abi.h
-  dispatch/niche_index.h dispatch/op_spec.h
-  dispatch/problem_key.h dispatch/published_kernel.h dispatch/publisher.h dispatch/request_scope.h dispatch/route.h
+  dispatch/dispatcher.h dispatch/dtype.h dispatch/epoch.h dispatch/fallback_reason.h dispatch/group_board.h
+  dispatch/group_table.h dispatch/hit_log.h dispatch/kernel.h dispatch/kernel_abi.h dispatch/niche_index.h dispatch/op_spec.h
+  dispatch/problem_key.h dispatch/published_kernel.h dispatch/publisher.h dispatch/rank_group.h dispatch/request_scope.h dispatch/route.h
   dispatch/table.h dispatch/thread_state.h
   dispatch/base/clock.h dispatch/base/hash.h dispatch/base/log.h dispatch/base/status.h
-  runtime/config.h runtime/explanation.h runtime/runtime.h)
+  runtime/config.h runtime/explanation.h runtime/group.h runtime/runtime.h)
 if(NICHE_WITH_TORCH)
   list(APPEND _public_headers runtime/torch/torch.h)
 endif()
