@@ -200,14 +200,15 @@ void Control::watch_incumbent(DefinitionState& d, const dispatch::EventRecord& e
   const std::shared_ptr<const ResidentKernel> k = at->second;
   auto watch = d.watches.find(k->id());
   if (watch == d.watches.end()) {
-    // Warm start: no live control arm yet; the Verdict's figure for the library stands in. On a device that
-    // is the time behind a full queue, which live calls need not have.
-    if (d.device != 0) return;
+    // Warm start: no live control arm yet; the Verdict's figure for the library stands in. On a device that is the
+    // time behind a full queue, and live calls may wait for their launch: only what is far from it is suspect.
     const auto* point = k->nearest(e.axes, static_cast<int>(d.known.definition->var_axes().size()));
     dispatch::Problem at_point;
     if (point == nullptr || !make_problem(d.known, point->var_axes.data(), &at_point)) return;
     const dispatch::Cost pc = d.known.op->cost(at_point);
-    watch = d.watches.emplace(k->id(), IncumbentWatch(point->fallback_ns / (pc.bytes + pc.flops / 8))).first;
+    constexpr double kLaunchNs = 10'000;
+    const double library_ns = d.device == 0 ? point->fallback_ns : 2 * point->fallback_ns + kLaunchNs;
+    watch = d.watches.emplace(k->id(), IncumbentWatch(library_ns / (pc.bytes + pc.flops / 8))).first;
   }
   if (!watch->second.add(ns / work)) return;
   if (d.grouped) return withdraw_from_group(d, *k, "slower here than the library was");

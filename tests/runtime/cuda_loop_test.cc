@@ -72,7 +72,7 @@ TEST_F(CudaLoop, AHotOperatorOnADeviceIsEvolvedSwappedInKeptAndRolledBack) {
   for (const auto& d : told["definitions"]) {
     if (!d.contains("device")) continue;
     EXPECT_EQ(d["device"], "cuda:0");
-    EXPECT_EQ(d["tried"], 4);
+    EXPECT_GE(d["tried"], 4);
     // The wrong one and the one that writes past the end; the slow one is right, and was not taken.
     EXPECT_EQ(d["rejected"]["smoke"], 2) << told.dump(1);
     EXPECT_EQ(d["kernels"].size(), 1u) << told.dump(1);
