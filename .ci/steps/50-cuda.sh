@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The CUDA half without a GPU: it builds, its host side survives an error at every driver call, and the corner points
 # of every template compile for each architecture that their Guards name. Within 8 minutes on two cores, since what is
-# not CUDA's own comes from the compiler cache that the step before filled.
+# not CUDA's own comes from the compiler cache that the whole build filled.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 log=$(mktemp)
