@@ -19,10 +19,13 @@ using dispatch::ArgRole;
 using dispatch::Status;
 
 constexpr size_t kTimedProblemsMin = 4;
-constexpr int64_t kOracleCacheBytes = int64_t{512} << 20;
+// Problems of a device are large, and each has its reference in fp64: what is not kept is computed again for every
+// candidate.
+constexpr int64_t kOracleCacheBytes = int64_t{4} << 30;
 constexpr size_t kSourceBytesMax = 1 << 20;
 constexpr int kBaselineRounds = 9;
 constexpr int kSelfTestPairs = 16;
+constexpr double kJudgeSeconds = 40;  // bursts under permits are few, whatever the host does
 constexpr double kSampleNs = 20'000;  // shorter samples are several calls
 constexpr int kSampleCallsMax = 8;
 constexpr int64_t kCopiesBytesMax = int64_t{64} << 20;
@@ -42,6 +45,7 @@ DeviceEvaluator::~DeviceEvaluator() { oracle_.reset(); }
 
 Status DeviceEvaluator::start() {
   if (options_.seed == 0) options_.seed = entropy();
+  options_.judge_seconds_max = std::max(options_.judge_seconds_max, kJudgeSeconds);
   definition_json_ = definition_to_json(*spec_.definition);
   std::vector<VarAxes> points;
   std::vector<double> weights;
@@ -68,10 +72,11 @@ Status DeviceEvaluator::start() {
   if (!arena.ok()) return arena.status();
   arena_ = std::move(*arena);
   const ChildStart child_start = options_.child_start;
+  const int oracle_threads = std::max(1, device_.host_threads);
   auto oracle = Oracle::make(
       spec_.op, spec_.definition, arena_.get(),
-      [child_start] {
-        if (child_start) child_start(1);
+      [child_start, oracle_threads] {
+        if (child_start) child_start(oracle_threads);
       },
       kOracleCacheBytes, options_.defences_off);
   if (!oracle.ok()) return oracle.status();
@@ -306,7 +311,7 @@ void DeviceEvaluator::compile(std::vector<Trial>& trials) const {
     }
   };
   std::vector<std::thread> threads;
-  const auto count = std::min(trials.size(), static_cast<size_t>(std::max(1, device_.compile_threads)));
+  const auto count = std::min(trials.size(), static_cast<size_t>(std::max(1, device_.host_threads)));
   for (size_t i = 1; i < count; ++i) threads.emplace_back(work);
   work();
   for (std::thread& t : threads) t.join();

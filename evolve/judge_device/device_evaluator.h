@@ -29,7 +29,7 @@ struct DeviceEvaluatorOptions {
   std::string cubin_cache_dir{};           // empty: none
   std::string arch = "sm_90a";
   int64_t l2_bytes = int64_t{60} << 20;
-  int compile_threads = 4;
+  int host_threads = 4;  // for NVRTC and for the fp64 references
 };
 
 // kInvalid: what of the spec is wrong; kUnsupported: no NVRTC, or none that knows the architecture.

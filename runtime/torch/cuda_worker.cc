@@ -19,7 +19,7 @@ namespace {
 
 using dispatch::Result;
 
-constexpr int kCompileThreadsMax = 8;
+constexpr int kHostThreadsMax = 8;
 constexpr int64_t kProbeMemoryBytes = int64_t{2} << 30;
 
 Result<int> ordinal_of(const std::string& device) {
@@ -55,8 +55,8 @@ Result<evolve::DeviceSession> cuda_session(const evolve::SessionRequest& request
   options.clock = &clock;
   options.arch = target->arch;
   options.l2_bytes = target->l2_bytes;
-  options.compile_threads =
-      std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, kCompileThreadsMax);
+  options.host_threads =
+      std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, kHostThreadsMax);
   options.cubin_cache_dir = request.cache_dir + "/cubins";
   std::error_code ec;
   std::filesystem::create_directories(options.cubin_cache_dir, ec);
