@@ -44,11 +44,11 @@ struct Rank {
   }
   // The calls of one step. Returns how many the library answered.
   int serve(float first = 0.5F) {
-    const int before = op->runs[0] + op->runs[1];
+    const int before = AffineOp::runs_of_thread;
     AffineCall c(64, kN);
     c.x[0] = first;
     for (int i = 0; i < 8; ++i) EXPECT_TRUE(handle.call(c.args()).ok());
-    return op->runs[0] + op->runs[1] - before;
+    return AffineOp::runs_of_thread - before;
   }
   std::string events() const {
     std::string text;
