@@ -74,7 +74,8 @@ bool Control::make_problem(const RuntimeCore::Known& known, const int64_t* var_a
 // The first problem of a class has its library forms measured, once.
 void Control::ask_for_form(DefinitionState& d, const dispatch::WideProblem& problem) {
   // On a device a session measures the forms: its records name the best one (load_kernel).
-  if (d.device != 0 || d.known.op->fallback_count() < 2) return;
+  // In a group nobody's measurement decides: the first form answers on every rank.
+  if (d.device != 0 || in_group(d) || d.known.op->fallback_count() < 2) return;
   const int axes = static_cast<int>(d.known.definition->var_axes().size());
   const uint64_t c = form_class(problem.axes, axes);
   FormJob job{d.known.id, c, {}, d.known.op};
