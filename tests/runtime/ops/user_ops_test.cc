@@ -261,7 +261,7 @@ TEST(PythonReferenceOp, AWorkerRunsItInFp64AndRefusesAFallbackThatDisagrees) {
   const auto e = expected.error(run_native(op, 0, in), 2);
   EXPECT_GT(e.max, 0) << "fp32 cannot equal fp64: was the reference run in fp64?";
   EXPECT_LE(e.max, 0x1p-23);
-  EXPECT_EQ(expected.error(run_native(op, 0, in), 1).max, 0) << "what it updates";
+  EXPECT_LE(expected.error(run_native(op, 0, in), 1).max, 0x1p-22) << "what it updates, by 1";
 
   const Status other =
       make_torchscript_op(replaced(kPythonReference, "x.abs() + 1", "x.abs() + 1.0001"), {true, python})
