@@ -15,7 +15,10 @@ void Control::drain(int64_t now_ns) {
   const double ns_per_tick = core_->cycle_clock().ns_per_cycle();
   samples_.clear();
   // Device times first: they are of calls of requests whose end may come next.
-  core_->device_times().harvest([&](const EventRecord& e, double ns) { take_record(e, ns, now_ns); });
+  // A wide key does not tell its device: such calls are not taken for the host's.
+  core_->device_times().harvest([&](const EventRecord& e, double ns) {
+    if (!e.key.wide()) take_record(e, ns, now_ns);
+  });
   core_->dispatcher().drain([&](const EventRecord& e) {
     if (e.kind == EventRecord::Kind::kRequest) {
       latency_.add(static_cast<double>(e.ticks) * ns_per_tick);
