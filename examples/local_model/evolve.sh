@@ -4,7 +4,8 @@
 #
 #   examples/local_model/evolve.sh [niche evolve options]
 #
-# Needs a C++ compiler and some 10 minutes for the first run (llama.cpp is compiled). What to expect of 135 million
+# Needs a C++ compiler and some 10 minutes for the first run (llama.cpp is compiled); NICHE_LLM=xllamacpp takes a package
+# that brings it compiled instead. What to expect of 135 million
 # parameters: answers that hold no program, or one that fails its gates. They are counted, refused with a reason, and
 # evolution goes on with templates: that is what this script shows. NICHE_GGUF=FILE takes a better model.
 set -eu
@@ -15,7 +16,8 @@ port=${NICHE_LLM_PORT:-8765}
 [ -x "$niche" ] || { echo "no $niche; ./dev build release makes it, or set NICHE" >&2; exit 1; }
 if [ ! -x "$venv/bin/python" ]; then
   python3 -m venv "$venv"
-  "$venv/bin/pip" install -q --disable-pip-version-check "llama-cpp-python[server]"
+  if [ "${NICHE_LLM:-}" = xllamacpp ]; then package=xllamacpp; else package="llama-cpp-python[server]"; fi
+  "$venv/bin/pip" install -q --disable-pip-version-check "$package"
 fi
 model=${NICHE_GGUF:-}
 if [ -z "$model" ]; then
@@ -26,7 +28,11 @@ if [ -z "$model" ]; then
   fi
 fi
 [ -n "$model" ] || { echo "no .gguf file found; set NICHE_GGUF" >&2; exit 1; }
-"$venv/bin/python" -m llama_cpp.server --model "$model" --host 127.0.0.1 --port "$port" --n_ctx 8192 >"$venv/server.log" 2>&1 &
+if [ "${NICHE_LLM:-}" = xllamacpp ]; then
+  "$venv/bin/python" examples/local_model/serve.py "$model" "$port" >"$venv/server.log" 2>&1 &
+else
+  "$venv/bin/python" -m llama_cpp.server --model "$model" --host 127.0.0.1 --port "$port" --n_ctx 8192 >"$venv/server.log" 2>&1 &
+fi
 server=$!
 trap 'kill $server 2>/dev/null || true' EXIT INT TERM
 for _ in $(seq 120); do
@@ -40,6 +46,6 @@ done
 cache=$(mktemp -d)
 [ $# -gt 0 ] || set -- --op rms_norm --const N=256 --problem M=16 --seconds 120 --questions 4
 "$niche" evolve --cache "$cache" --proposer "openai:http://127.0.0.1:$port/v1#local" --model-tokens 200000 \
-  --answer-seconds 100 "$@"
+  --answer-seconds "${NICHE_LLM_SECONDS:-100}" "$@"
 "$niche" tree --cache "$cache" last
 echo "history and kernels: $cache"
