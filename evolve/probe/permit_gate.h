@@ -1,5 +1,5 @@
 // PermitGate: when a tuning process may use the device that serves. On one GPU each switch to another
-// process's context costs a running request about 0.13 ms, whatever the other does (measured on an H200):
+// process's context costs a running request about 0.13 ms, whatever the other does (measured, docs/cuda.md):
 // so work for tuning runs in bursts of a few hundred microseconds, begun only when no request is in flight,
 // at a bounded duty.
 //
@@ -21,6 +21,8 @@ namespace niche::evolve {
 struct PermitLimits {
   int64_t burst_ns = 300'000;
   double duty = 0.01;  // share of the device's time; 1: an idle device of its own
+  // What is owed at most: a worker that its server stopped while it held a permit did nothing meanwhile.
+  int64_t debt_ns_max = 100'000'000;
 };
 
 // What the server has to do: both only grow.
@@ -62,8 +64,8 @@ class PermitGate final : public PermitSource {
   PermitGate(const PermitLimits& limits, const dispatch::Clock& clock, std::function<Traffic()> traffic);
 
   Permit ask(int64_t wanted_ns) override;
-  void give_back(const Permit& permit) override { end(permit, false); }
-  void revoke(const Permit& permit) override { end(permit, true); }
+  void give_back(const Permit& permit) override;
+  void revoke(const Permit& permit) override;
   Counts counts() const;
 
  private:
