@@ -340,6 +340,9 @@ TEST_F(ControlPlane, ClientsThatKeepTalkingDoNotShutAScraperOut) {
   const std::string url = "http://127.0.0.1:" + std::to_string(port) + "/metrics";
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(std::system(("curl -s -f -m 60 -o /dev/null " + url).c_str()), 0) << "scrape " << i;
+  // A client learns of it by its second byte after the cut.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (cut == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   stop = true;
   for (std::thread& t : clients) t.join();
   EXPECT_GT(cut, 0) << "every thread had a client that never ended its request";

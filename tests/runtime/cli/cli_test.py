@@ -37,7 +37,7 @@ def tending_a_cache_that_is_not_there_makes_none(directory):
 def a_problem_names_each_variable_axis_once(directory):
     kernel = os.path.join(directory, "kernel.cc")
     with open(kernel, "w", encoding="ascii") as f:
-        f.write(KERNEL.format(words=""))
+        f.write(KERNEL.replace("{words}", ""))
     op = ["--op", "rms_norm", "--const", "N=1024"]
     for problem, says in (("M=16,Q=3", "no variable axis 'Q'"), ("M=16,N=8", "no variable axis 'N'"),
                           ("M=16,M=17", "axis 'M' is given twice"), ("Q=16", "axis 'M' is missing")):
@@ -48,7 +48,7 @@ def a_problem_names_each_variable_axis_once(directory):
     assert "weight" in done.stderr, done.stderr
     for value in ("-9", "0", "x"):
         with open(kernel, "w", encoding="ascii") as f:
-            f.write(KERNEL.format(words=f" parallel_min={value}"))
+            f.write(KERNEL.replace("{words}", f" parallel_min={value}"))
         done = niche("evaluate", kernel, *op, "--problem", "M=16", expect=2)
         assert f"'parallel_min={value}'" in done.stderr, done.stderr
 
