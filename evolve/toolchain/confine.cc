@@ -54,6 +54,23 @@ bool add_path(int ruleset, const std::string& path, uint64_t rights) {
   return rc == 0;
 }
 
+// The first four instructions of a filter: a program of another architecture is ended, else the call's number
+// is loaded. Returns how many they are.
+size_t load_call_number(sock_filter* code) {
+  size_t n = 0;
+  code[n++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch));
+  code[n++] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
+  code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+  code[n++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+  return n;
+}
+
+bool enter_filter(sock_filter* code, size_t n, unsigned flags) {
+  const sock_fprog program{static_cast<unsigned short>(n), code};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
+  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0;
+}
+
 }  // namespace
 
 void apply_resource_limits(const ResourceLimits& limits) {
@@ -98,20 +115,14 @@ bool forbid_network() {
   constexpr uint32_t kX32 = 0x40000000;  // the same calls under other numbers
   constexpr size_t kCount = std::size(kRefused);
   sock_filter code[kCount + 8];
-  size_t n = 0;
-  code[n++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch));
-  code[n++] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
-  code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-  code[n++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+  size_t n = load_call_number(code);
   code[n++] = BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, kX32, static_cast<uint8_t>(kCount + 1), 0);
   for (size_t i = 0; i < kCount; ++i)
     code[n++] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(kRefused[i]),
                          static_cast<uint8_t>(kCount - i), 0);
   code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES);
-  const sock_fprog program{static_cast<unsigned short>(n), code};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
-  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
+  return enter_filter(code, n, 0);
 }
 
 bool enter_compute_seccomp() {
@@ -150,19 +161,13 @@ bool enter_compute_seccomp() {
   };
   constexpr size_t kCount = std::size(kAllowed);
   sock_filter code[kCount + 6];
-  size_t n = 0;
-  code[n++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch));
-  code[n++] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
-  code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-  code[n++] = BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+  size_t n = load_call_number(code);
   for (size_t i = 0; i < kCount; ++i)
     code[n++] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(kAllowed[i]),
                          static_cast<uint8_t>(kCount - i), 0);
   code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP);
   code[n++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-  const sock_fprog program{static_cast<unsigned short>(n), code};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
-  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
+  return enter_filter(code, n, SECCOMP_FILTER_FLAG_TSYNC);
 }
 
 }  // namespace niche::evolve
