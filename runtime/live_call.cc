@@ -9,8 +9,6 @@ int64_t round64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
-// Copies what the call is about to read (in-outs are updated, inputs may be reused by the caller the moment
-// it returns). Constants that are bound are held by their owner instead.
 // Of a call whose memory the host cannot read: no shadow, whose copies are the host's. The workspace is the
 // device's, and so is the time: the cycle counter sees the launch alone.
 void LiveCall::prepare_device() {
@@ -36,10 +34,11 @@ void LiveCall::begin_device_time() {
 
 void LiveCall::end_time() {
   const uint64_t ticks = dispatch::cycles() - start_;
+  if (place_.device != 0 && device_tag_ < 0) return;  // no event was to be had: nothing to record
   const dispatch::ProblemKey key = call_.pack(handle_.site(place_.device), layout_, args_.var);
   if (place_.device == 0) {
     call_.record_time(decision_, key, args_.var, ticks);
-  } else if (device_tag_ >= 0) {
+  } else {
     handle_.core().device_times().end(place_.device, std::exchange(device_tag_, -1), place_.stream,
                                       call_.record_of(decision_, key, args_.var));
   }
@@ -69,6 +68,8 @@ dispatch::Status LiveCall::answer_refused(dispatch::CallFrame& frame) {
                                 std::to_string(error) + ": " + what);
 }
 
+// Copies what the call is about to read (in-outs are updated, inputs may be reused by the caller the moment
+// it returns). Constants that are bound are held by their owner instead.
 void LiveCall::begin_shadow() {
   if (handle_.grouped()) return;  // a second run may issue collectives that the other ranks do not
   const CallPlan& plan = handle_.plan();
