@@ -192,6 +192,8 @@ class Dispatcher {
       return pack_key(site.packed_prefix().with(demands), site.prefix(), asked.layout, asked.var_axes);
     }
     static Decision decide_repeated(ThreadState* t, const CallSite& site, const Asked& asked);
+    Decision decide_hit(ThreadState* t, const CallSite& site, LayoutClass layout, const int64_t* var_axes,
+                        const TableSlot* slot) const;
     static Decision decide_due(ThreadState* t, const TableSlot* slot);
     static Decision decide_slowly(ThreadState* t, const CallSite& site, const Asked& asked,
                                   const TableSlot* slot);
@@ -229,7 +231,7 @@ class Dispatcher {
   friend class RequestScope;
   explicit Dispatcher(const DispatcherOptions& options);
   // Never null.
-  ThreadState* thread() const {
+  NICHE_HOT_INLINE ThreadState* thread() const {
     if (thread_fast_path.dispatcher == number_) [[likely]]
       return thread_fast_path.state;
     return registry_->attach().state;
@@ -248,7 +250,7 @@ class Dispatcher {
 
 // ---- inline: the hot path ----
 
-inline Dispatcher::Call::Call(Dispatcher& d) : thread_(d.thread()) {
+NICHE_HOT_INLINE Dispatcher::Call::Call(Dispatcher& d) : thread_(d.thread()) {
   entered_ = d.domain_.enter(thread_->epoch);
   // In a RequestScope its version; a detached thread is in one for ever.
   if (EpochDomain::nested(entered_) && thread_->pinned != nullptr)
@@ -257,34 +259,38 @@ inline Dispatcher::Call::Call(Dispatcher& d) : thread_(d.thread()) {
     snapshot_ = d.domain_.current();
 }
 
-inline Dispatcher::Call::~Call() { EpochDomain::leave(thread_->epoch, entered_); }
+NICHE_HOT_INLINE Dispatcher::Call::~Call() { EpochDomain::leave(thread_->epoch, entered_); }
 
 // Each slower way returns from here by itself: what would live across a call costs every call a saved register.
-inline Decision Dispatcher::Call::decide(const CallSite& site, LayoutClass layout, const int64_t* var_axes) {
+NICHE_HOT_INLINE Decision Dispatcher::Call::decide(const CallSite& site, LayoutClass layout,
+                                                   const int64_t* var_axes) {
   ThreadState* const t = thread_;
   ThreadState::SiteEntry& last = t->site(site.cache_entry());
   // A version is never reused, so an equal one means: this very Snapshot, which the epoch protects. The tables of
   // captured and detached threads have one that nothing is armed for.
-  bool repeats = false;
   if (last.version == snapshot_->version) {
     // One by one: the axes were stored a moment ago, and a vector load over two stores would wait for both.
-    repeats = last.tag == (site.tag() | layout.bits() << 24) && last.axes[0] == var_axes[0] &&
-              last.axes[1] == var_axes[1] &&
-              (site.two_axes() ||
-               (last.axes[2] == var_axes[2] && last.axes[3] == var_axes[3] && last.axes[4] == var_axes[4]));
-    if (!repeats) last.version = 0;
+    if (last.tag == (site.tag() | layout.bits() << 24) && last.axes[0] == var_axes[0] &&
+        last.axes[1] == var_axes[1] &&
+        (site.two_axes() ||
+         (last.axes[2] == var_axes[2] && last.axes[3] == var_axes[3] && last.axes[4] == var_axes[4])))
+      return decide_hit(t, site, layout, var_axes, last.slot);
+    last.version = 0;
   }
-  const TableSlot* slot;
-  if (repeats) {
-    slot = last.slot;
-  } else {
-    slot = snapshot_->find(pack_key(site.packed_prefix(), site.prefix(), layout, var_axes));
-    if (slot == nullptr) [[unlikely]]
-      return decide_miss(t, site, {snapshot_, layout, var_axes});
-    if (slot == last.slot) [[unlikely]]
-      return decide_repeated(t, site, {snapshot_, layout, var_axes});
-    last.slot = slot;
-  }
+  const TableSlot* const slot =
+      snapshot_->find(pack_key(site.packed_prefix(), site.prefix(), layout, var_axes));
+  if (slot == nullptr) [[unlikely]]
+    return decide_miss(t, site, {snapshot_, layout, var_axes});
+  if (slot == last.slot) [[unlikely]]
+    return decide_repeated(t, site, {snapshot_, layout, var_axes});
+  last.slot = slot;
+  return decide_hit(t, site, layout, var_axes, slot);
+}
+
+// In line twice a call: on the way of a site that repeats, and after the table.
+NICHE_HOT_INLINE Decision Dispatcher::Call::decide_hit(ThreadState* t, const CallSite& site,
+                                                       LayoutClass layout, const int64_t* var_axes,
+                                                       const TableSlot* slot) const {
   // relaxed: what the word guards was published with the table; a rollback is seen by the next call.
   if (slot->state->load(std::memory_order_relaxed) != kIncumbentWord) [[unlikely]]
     return decide_slowly(t, site, {snapshot_, layout, var_axes}, slot);

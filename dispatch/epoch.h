@@ -30,6 +30,8 @@
 #include <mutex>
 #include <vector>
 
+#include "dispatch/base/hot_inline.h"
+
 namespace niche::dispatch {
 
 // The orders that the protocol needs, by place. Mutation tests weaken them one by one.
@@ -97,7 +99,7 @@ class BasicEpochDomain {
 
   // Returns what leave() wants back; nested() tells whether an outer guard is open. Nested guards cost no
   // fence: the outer stamp is older and protects at least as much.
-  uint64_t enter(Slot& slot) const {
+  NICHE_HOT_INLINE uint64_t enter(Slot& slot) const {
     const uint64_t before = slot.stamp.load(std::memory_order_relaxed);  // own
     if (before == kOutside) [[likely]] {
       slot.stamp.store(epoch_.load(O::kEnterEpoch), O::kEnterStamp);  // made visible by the heavy fence
@@ -111,7 +113,7 @@ class BasicEpochDomain {
   // The outermost guard stores a constant, not what enter() read: else each section's first load would wait
   // for a store whose value is the load of the section before, and the calls of a thread would form one chain
   // of store forwardings (7 cycles each on Zen 3, twice a call).
-  static void leave(Slot& slot, uint64_t entered) {
+  NICHE_HOT_INLINE static void leave(Slot& slot, uint64_t entered) {
     if (entered == kOutside) [[likely]] {
       static_assert(kOutside == 0);
       slot.stamp.store(P::fresh_zero(), O::kLeave);

@@ -13,12 +13,14 @@
 // Roles: the owner adds and settles; anybody reads. Invariants: (1) `logged` only grows; (2) the hits from `flushed`
 // to `logged` are in the ring; (3) every other one is in its route's counter. Progress: the owner is wait-free;
 // count_of() tries again while the owner adds up, at most kTries times, and may then be off by what the ring holds.
-// Cost: a hit seven instructions, and half a ns for adding up.
+// Cost: a hit seven instructions; adding up and sampling 1.2 ns of one that repeats, 1.6 in random order (Zen 3).
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+
+#include "dispatch/base/hot_inline.h"
 
 namespace niche::dispatch {
 
@@ -47,15 +49,15 @@ class BasicHitLog {
 
  public:
   // The owner, once a hit. True: settle() is due.
-  bool add(uint32_t route) {
+  NICHE_HOT_INLINE bool add(uint32_t route) {
     const uint64_t n = logged_.load(std::memory_order_relaxed);  // own
     routes_[n % kPlaces].store(route, O::kPlace);
     logged_.store(n + 1, O::kLogged);
     return n + 1 == due_;
   }
-  // The owner, when add() said so. If the ring is full, adds each hit to `counter(route)`, an Atomic<uint64_t>.
-  // `every`: one hit in so many is sampled, 0: none; a change of it acts from here on. Returns whether the last hit
-  // is one of them.
+  // The owner, when add() said so. If the ring is full, or will be before the next sample, adds each hit to
+  // `counter(route)`, an Atomic<uint64_t>. `every`: one hit in so many is sampled, 0: none; below 2^31; a change of
+  // it acts from here on. `random`: 32 bits. Returns whether the last hit is one of them.
   template <typename Counter, typename Random>
   bool settle(uint32_t every, Counter counter, Random random) {
     const uint64_t n = logged_.load(std::memory_order_relaxed);  // own
@@ -65,17 +67,8 @@ class BasicHitLog {
     }
     const bool sampled = n == sample_at_;
     if (sampled) sample_at_ = n + gap(random);
-    if (n - from_ == kPlaces) {
-      flushed_.store(from_ << 1 | 1,
-                     std::memory_order_relaxed);  // who reads a new counter sees this: kCounted
-      if (const uint32_t route = place(0); all_are(route)) {
-        add_to(counter(route), kPlaces);  // a site that repeats would wait for its own store at each
-      } else {
-        for (uint32_t i = 0; i < kPlaces; ++i) add_to(counter(place(i)), 1);
-      }
-      from_ = n;
-      flushed_.store(n << 1, O::kFlushed);
-    }
+    // At a sampled hit where the ring is full before the next one: every settle() is a branch guessed wrong.
+    if (n - from_ == kPlaces || (sampled && sample_at_ - from_ > kPlaces)) add_up(n, counter);
     due_ = std::min(from_ + kPlaces, sample_at_);
     return sampled;
   }
@@ -101,12 +94,25 @@ class BasicHitLog {
   }
 
  private:
-  uint32_t place(uint32_t i) const { return routes_[i].load(std::memory_order_relaxed); }  // own
-  bool all_are(uint32_t route) const {
-    if (place(kPlaces / 2) != route) return false;
-    for (uint32_t i = 1; i < kPlaces; ++i)
-      if (place(i) != route) return false;
-    return true;
+  uint32_t place(uint64_t at) const { return routes_[at % kPlaces].load(std::memory_order_relaxed); }  // own
+  // All hits up to the n-th.
+  template <typename Counter>
+  void add_up(uint64_t n, Counter counter) {
+    flushed_.store(from_ << 1 | 1,
+                   std::memory_order_relaxed);  // who reads a new counter sees this: kCounted
+    if (const uint32_t route = place(n - 1); all_are(route, n)) {
+      add_to(counter(route), n - from_);  // a site that repeats would wait for its own store at each
+    } else {
+      for (uint64_t at = from_; at < n; ++at) add_to(counter(place(at)), 1);
+    }
+    from_ = n;
+    flushed_.store(n << 1, O::kFlushed);
+  }
+  bool all_are(uint32_t route, uint64_t n) const {
+    if (place(from_) != route) return false;
+    uint32_t differ = 0;  // without a branch a place
+    for (uint64_t at = from_; at < n; ++at) differ |= place(at) ^ route;
+    return differ == 0;
   }
   static void add_to(Atomic<uint64_t>& counter, uint64_t n) {
     counter.store(counter.load(std::memory_order_relaxed) + n, O::kCounted);
@@ -114,7 +120,8 @@ class BasicHitLog {
   static constexpr int kTries = 1000;
   template <typename Random>
   uint64_t gap(Random random) const {
-    return every_ == 0 ? UINT64_MAX / 2 : 1 + random() % (uint64_t{2} * every_ - 1);
+    // A product instead of a remainder: a division of 64 bits takes as long as a call.
+    return every_ == 0 ? UINT64_MAX / 2 : 1 + (random() * (uint64_t{2} * every_ - 1) >> 32);
   }
 
   Atomic<uint32_t> routes_[kPlaces] = {};  // first: a place is then one addressing mode away
@@ -125,6 +132,6 @@ class BasicHitLog {
   Atomic<uint64_t> flushed_{0};  // hits that are in their counters, times two; odd: more are being added
 };
 
-using HitLog = BasicHitLog<HitLogPlatform, 64>;
+using HitLog = BasicHitLog<HitLogPlatform, 256>;
 
 }  // namespace niche::dispatch

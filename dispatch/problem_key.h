@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "dispatch/base/hash.h"
+#include "dispatch/base/hot_inline.h"
 #include "dispatch/constraints.h"
 #include "dispatch/definition.h"
 
@@ -123,7 +124,7 @@ struct ProblemKey {
   }
 
   // The words folded: wyhash's mum (Wang Yi, 2019) on two pairs. Good in high and low bits alike.
-  uint64_t hash() const {
+  NICHE_HOT_INLINE uint64_t hash() const {
     return mum(w0 ^ 0xa0761d6478bd642fULL, w2 ^ 0xe7037ed1a0b428dbULL) ^
            mum(w1 ^ 0x8ebc6af09c88c6e3ULL, w3 ^ 0x589965cc75374cc3ULL);
   }
@@ -173,8 +174,8 @@ ProblemKey pack_wide_key(const KeyPrefix& prefix, ConstraintSet constraints, Lay
 
 // `axes`: kMaxVarAxes values in Definition::var_axes() order, unused ones 0. `prefix` is needed in full only
 // for wide keys. About 2 ns.
-inline ProblemKey pack_key(const PackedPrefix& packed, const KeyPrefix& prefix, LayoutClass layout,
-                           const int64_t* axes) {
+NICHE_HOT_INLINE ProblemKey pack_key(const PackedPrefix& packed, const KeyPrefix& prefix, LayoutClass layout,
+                                     const int64_t* axes) {
   const uint64_t a0 = static_cast<uint64_t>(axes[0]), a1 = static_cast<uint64_t>(axes[1]),
                  a2 = static_cast<uint64_t>(axes[2]), a3 = static_cast<uint64_t>(axes[3]),
                  a4 = static_cast<uint64_t>(axes[4]);

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dispatch/base/hot_inline.h"
 #include "dispatch/niche_index.h"
 #include "dispatch/problem_key.h"
 #include "dispatch/published_kernel.h"
@@ -91,7 +92,7 @@ struct Snapshot {
   const TableShard* const* directory = nullptr;
 
   // Null: no such key. A miss, too, looks at one slot, and ends at a branch that is predicted.
-  const TableSlot* find(const ProblemKey& k) const {
+  NICHE_HOT_INLINE const TableSlot* find(const ProblemKey& k) const {
     const uint64_t h = k.hash();
     const TableShard& shard = *directory[h >> shift];
     const Place place = shard.places[Place::bucket_of(h)];

@@ -27,7 +27,7 @@ using dispatch::ProblemKeyHash;
 // Not const: a call site's prefix is known when the program runs, not when it is compiled.
 inline dispatch::KeyPrefix kRivalPrefix{1, 0, 0, 1, {}};
 inline dispatch::PackedPrefix kRivalPacked{kRivalPrefix};
-inline ProblemKey rival_key(const Axes& a) {
+NICHE_HOT_INLINE ProblemKey rival_key(const Axes& a) {
   return dispatch::pack_key(kRivalPacked, kRivalPrefix, LayoutClass::plain(6), a.v);
 }
 inline const Kernel kLibrary{};
