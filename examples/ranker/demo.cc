@@ -16,6 +16,7 @@
 #include "examples/ranker/checker.h"
 #include "examples/ranker/live_view.h"
 #include "examples/ranker/operator_rows.h"
+#include "examples/ranker/out_directory.h"
 #include "examples/ranker/report.h"
 #include "examples/ranker/server_process.h"
 #include "runtime/cli/replay/load.h"
@@ -70,7 +71,7 @@ class Demo {
     stretch_rows_.assign(rows->begin(),
                          rows->begin() + static_cast<ptrdiff_t>(std::min(kStretch, rows->size())));
 
-    if (const auto s = empty_directory(); !s.ok()) return fail(s);
+    if (const auto s = claim_out_directory(o_.out); !s.ok()) return fail(s);
     for (auto phase :
          {&Demo::start_cold, &Demo::before, &Demo::tune, &Demo::after, &Demo::restart, &Demo::check}) {
       const auto status = (this->*phase)();
@@ -86,15 +87,6 @@ class Demo {
 
  private:
   using Status = niche::dispatch::Status;
-
-  // Removes what an earlier demo left there, and nothing else: the directory may be any.
-  Status empty_directory() {
-    std::error_code ec;
-    std::filesystem::create_directories(o_.out, ec);
-    for (const char* name : {"cache", "port", "report.html", "report.json", "server.log"})
-      if (!ec) std::filesystem::remove_all(std::filesystem::path(o_.out) / name, ec);
-    return ec ? niche::dispatch::io_error("--out " + o_.out + ": " + ec.message()) : Status();
-  }
 
   double since_start() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   void say(const std::string& text) {
@@ -141,11 +133,12 @@ class Demo {
     return l;
   }
 
-  // Adds a run's counts to the report; stops the demo's claim at the first failed request.
+  // Adds a run's counts to the report. Ctrl-C reaches the server as well: what fails then is not its failure.
   LoadResult counted(LoadResult r) {
     report_.requests += r.sent;
     report_.failed += r.failed;
-    if (r.failed > 0) say("FAILED: " + std::to_string(r.failed) + ", the first: " + r.first_failure);
+    if (r.failed > 0 && !stop_)
+      say("FAILED: " + std::to_string(r.failed) + ", the first: " + r.first_failure);
     return r;
   }
   LoadResult capacity_run() { return counted(closed_loop(fresh_ids(capacity_list_), load(2 * o_.threads))); }

@@ -23,6 +23,8 @@ void request_stop(int signal) {
     (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
     ::_exit(128 + signal);
   }
+  constexpr char kText[] = "\nranker: stopping (once more leaves at once)\n";
+  (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
 }
 
 std::filesystem::path beside_this_program(const char* name) {
@@ -50,8 +52,9 @@ int main(int argc, char** argv) {
   ranker::DemoOptions demo;
   CLI::App* show = app.add_subcommand("demo", "watch the server get faster while it serves");
   show->add_option("--trace", demo.trace, "trace in the Azure LLM format (default: the shipped sample)");
-  show->add_option("--out", demo.out,
-                   "directory of the report and the cache; what an earlier demo left there goes");
+  show->add_option(
+      "--out", demo.out,
+      "directory of the report and the cache: a new or an empty one, or an earlier demo's, whose results go");
   show->add_option("--threads", demo.threads, "inference threads")->check(CLI::Range(1, 256));
   show->add_option("--tuning-seconds", demo.tuning_seconds_max, "longest tuning phase")
       ->check(CLI::Range(5.0, 3600.0));

@@ -1,4 +1,6 @@
-// `niche cache list|verify|export|import|prune`.
+// `niche cache list|verify|export|import|quarantine|forgive|prune`.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include "kernels_cache/maintenance.h"
@@ -7,8 +9,15 @@
 namespace niche::cli {
 namespace {
 
+using dispatch::Status;
 using kernels_cache::Access;
 using kernels_cache::KernelCache;
+
+int64_t unix_now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 int list(const CacheFlags& flags) {
   auto cache = flags.open(Access::kReadOnly);
@@ -49,6 +58,53 @@ int transfer(const dispatch::Result<kernels_cache::TransferReport>& report, cons
   std::printf("%d %s, %d skipped, %zu refused\n", report->done, verb, report->skipped,
               report->refused.size());
   return report->refused.empty() ? 0 : 1;
+}
+
+// The kernel that `text` names: its id as `cache list` prints it, or its whole name.
+dispatch::Result<kernels_cache::KernelRef> find_kernel(KernelCache& cache, const std::string& text) {
+  std::vector<kernels_cache::KernelRef> found;
+  for (const kernels_cache::Standing& s : cache.standings().list())
+    if (s.id.hex() == text || s.kernel == text) found.push_back({s.id, s.definition, s.kernel});
+  for (const KernelCache::EntryInfo& e : cache.entries()) {
+    if (std::any_of(found.begin(), found.end(), [&](const auto& f) { return f.id == e.id; })) continue;
+    const auto record = cache.load(e.id, kernels_cache::Part::kRecord);
+    if (e.id.hex() == text || (record && record->name == text))
+      found.push_back(record ? kernels_cache::kernel_ref(*record) : kernels_cache::KernelRef{e.id, "", ""});
+  }
+  if (found.size() == 1) return found.front();
+  if (found.empty())
+    return dispatch::not_found("cache " + cache.home().path() + ": no kernel '" + text +
+                               "'; `niche cache list` shows all");
+  std::string ids;
+  for (const auto& f : found) ids += ' ' + f.id.hex();
+  return dispatch::invalid("cache " + cache.home().path() + ": several kernels are named '" + text +
+                           "': say which of" + ids);
+}
+
+int quarantine(const CacheFlags& flags, const std::string& kernel, const std::string& reason) {
+  auto cache = flags.open_existing();
+  if (!cache.ok()) return fail(cache.status());
+  auto ref = find_kernel(**cache, kernel);
+  if (!ref.ok()) return fail(ref.status());
+  const Status s = (*cache)->standings().quarantine(*ref, "by hand: " + reason, unix_now_ns());
+  if (!s.ok()) return fail(s);
+  std::printf("%s [%s] is quarantined; servers on this cache take it out within two seconds\n",
+              ref->kernel.c_str(), ref->definition.c_str());
+  return 0;
+}
+
+int forgive(const CacheFlags& flags, const std::string& kernel) {
+  auto cache = flags.open_existing();
+  if (!cache.ok()) return fail(cache.status());
+  auto ref = find_kernel(**cache, kernel);
+  if (!ref.ok()) return fail(ref.status());
+  if ((*cache)->standings().state(ref->id) == kernels_cache::StandingState::kClear)
+    return fail(dispatch::invalid("nothing stands against kernel '" + kernel + "'"));
+  const Status s = (*cache)->standings().forget(ref->id);
+  if (!s.ok()) return fail(s);
+  std::printf("nothing stands against %s [%s] any more; servers that start from now on may serve it\n",
+              ref->kernel.c_str(), ref->definition.c_str());
+  return 0;
 }
 
 int prune(const CacheFlags& flags, const kernels_cache::PruneOptions& options) {
@@ -96,6 +152,18 @@ void add_cache_command(CLI::App& app, int* exit_code) {
     auto c = flags->open(Access::kReadWrite);
     *exit_code = c.ok() ? transfer(kernels_cache::import_entries(**c, *path), "imported") : fail(c.status());
   });
+
+  auto kernel = std::make_shared<std::string>();
+  auto reason = std::make_shared<std::string>();
+  CLI::App* q =
+      add("quarantine",
+          "take a kernel out of service, here and for good; running servers follow within two seconds");
+  q->add_option("kernel", *kernel, "its id or name, as `niche cache list` prints it")->required();
+  q->add_option("--reason", *reason, "for people who find it later")->required();
+  q->callback([=] { *exit_code = quarantine(*flags, *kernel, *reason); });
+  CLI::App* f = add("forgive", "forget a quarantine or a hold: the kernel may serve again");
+  f->add_option("kernel", *kernel, "its id or name")->required();
+  f->callback([=] { *exit_code = forgive(*flags, *kernel); });
 
   struct PruneFlags {
     kernels_cache::PruneOptions options;
