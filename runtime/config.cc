@@ -51,6 +51,8 @@ const Field kFields[] = {
     {"session_cpu_share", &RuntimeConfig::session_cpu_share, 0.01, 1024, "cores for all sessions, averaged"},
     {"session_gap_seconds", &RuntimeConfig::session_gap_seconds, 0, 86400, "rest between two sessions"},
     {"session_nice", &RuntimeConfig::session_nice, 0, 19, "niceness of the worker"},
+    {"tuning_device", &RuntimeConfig::tuning_device, 0, 0,
+     "\"idle\": sessions run on the least busy device of the class; \"same\": where their operator serves"},
     {"p99_slack", &RuntimeConfig::p99_slack, 1.0, 100, "sessions pause above this multiple of the quiet p99"},
     {"memory_share_max", &RuntimeConfig::memory_share_max, 0.1, 1.0,
      "sessions pause above this share of memory"},
@@ -223,6 +225,8 @@ Status RuntimeConfig::validate() const {
   if (cuda_devices < 0 || cuda_devices > 64)
     return invalid("RuntimeConfig::cuda_devices is " + std::to_string(cuda_devices) +
                    "; 0 to 64 are possible");
+  if (tuning_device != "idle" && tuning_device != "same")
+    return invalid("config key 'tuning_device' is '" + tuning_device + "'; it must be 'idle' or 'same'");
   if (group_ranks != 0 && group_board.empty())
     return invalid("config key 'group_board' is empty; a group of " + std::to_string(group_ranks) +
                    " ranks needs a file that all of them open");

@@ -70,6 +70,8 @@ struct RuntimeConfig {
   double session_cpu_share = 1.0;     // cores that all sessions together may use, averaged over a minute
   double session_gap_seconds = 1.0;   // rest between two sessions
   int session_nice = 19;
+  // Where sessions for what is hot on a device run: "idle": on the device of its class that has least to do; "same": on it.
+  std::string tuning_device = "idle";
   double p99_slack = 1.10;  // sessions pause while serving p99 is above this multiple of its quiet value
   double memory_share_max = 0.85;  // of the cgroup's limit, or the machine's memory
   double hot_seconds_min = 0.5;    // an operator becomes hot when it was seen for this long ...

@@ -39,6 +39,7 @@
 #include "runtime/session_runner.h"
 #include "runtime/shadow_checker.h"
 #include "runtime/telemetry/telemetry.h"
+#include "runtime/tuning_place.h"
 
 namespace niche {
 class Group;
@@ -71,6 +72,7 @@ class Control {
   Health health() const;
   int http_port() const;
   dispatch::Result<std::shared_ptr<Group>> join_group();
+  dispatch::Status offer_to_group(std::shared_ptr<const dispatch::Kernel> kernel);
   int sessions_running() const { return sessions_running_.load(std::memory_order_relaxed); }
 
  private:
@@ -112,6 +114,7 @@ class Control {
     std::map<uint64_t, std::shared_ptr<dispatch::Route>> group_routes;  // by Kernel::id; 0: the library's
     bool dirty = false;           // the board changed: publish at the end of the tick
     bool yielding = false;        // the last session was asked to end for another Definition's sake
+    TuningChoice tuned_on;        // the last session
     std::string publish_failure;  // the last one that was told
   };
   // Definitions have 24 bits.
@@ -235,6 +238,7 @@ class Control {
   void run_sessions(int64_t now_ns);
   void plan(int64_t now_ns);
   void start_session(const telemetry::HotDefinition& hot, int64_t now_ns);
+  TuningChoice place_for_session(const DefinitionState& d) const;
   void on_session_event(SessionRunner& runner, const evolve::SessionEvent& e, int64_t now_ns);
 
   const std::shared_ptr<RuntimeCore> core_;
@@ -256,12 +260,15 @@ class Control {
   PressureSample last_pressure_;
   std::string worker_program_, evolution_off_, pause_reason_, plan_idle_;
   std::map<uint32_t, std::unique_ptr<SessionRunner>> sessions_;  // by place()
-  std::vector<std::unique_ptr<evolve::PermitSource>> permits_;   // by device, from 1
+  std::vector<std::unique_ptr<TuningGate>> permits_;             // by device, from 1
+  BusyWindow busy_;
   double ended_sessions_cpu_ = 0, running_sessions_cpu_ = 0;
   std::string forced_;
   // The forced kernel arrived, or could not be put on probation: (again) then. 0: never.
   int64_t force_due_ns_ = 0;
   std::shared_ptr<Group> group_;  // null: not joined
+  // The server's own kernels that the group may choose, by Definition and name. At most kOfferedMax.
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<const dispatch::Kernel>> offered_;
   GroupTrial group_trial_;
   struct GroupDecline {
     int times = 0;
@@ -295,7 +302,7 @@ class Control {
   std::thread control_thread_, background_thread_;
 
   static constexpr size_t kEventsMax = 256, kFormJobsMax = 64, kGoneMax = 32, kRankingMax = 64,
-                          kWarmKernelsMax = 16;
+                          kWarmKernelsMax = 16, kOfferedMax = 256;
 };
 
 }  // namespace niche::core

@@ -136,11 +136,21 @@ dispatch::Result<Explanation> Control::explain(
           e.kernels.push_back({s.kernel, standing_name(s.state), s.reason, 0, 0});
     }
     const int64_t now = core_->clock().now_ns();
-    const auto s = sessions_.find(d->known.id);
-    e.session = s != sessions_.end() ? "running, " + std::to_string(d->tried) + " tried, " +
-                                           std::to_string(d->session_kernels) + " kernels" +
-                                           (pause_reason_.empty() ? "" : "; paused: " + pause_reason_)
-                                     : planner_.describe(d->known.id, now);
+    // One a device on which it is hot.
+    for (uint32_t device = 0; device < shelves_.size(); ++device) {
+      const auto on = definitions_.find(place_of(d->known.id, device));
+      if (on == definitions_.end()) continue;
+      const DefinitionState& there = *on->second;
+      const bool runs = sessions_.count(there.place()) != 0;
+      if (device != 0 && !runs && there.tuned_on.why.empty()) continue;  // it never had one
+      e.session += e.session.empty() ? "" : "; ";
+      if (device != 0) e.session += "cuda:" + std::to_string(device - 1) + ": ";
+      e.session += runs ? "running, " + std::to_string(there.tried) + " tried, " +
+                              std::to_string(there.session_kernels) + " kernels" +
+                              (pause_reason_.empty() ? "" : "; paused: " + pause_reason_)
+                        : planner_.describe(there.place(), now);
+      if (!there.tuned_on.why.empty()) e.session += ", on " + there.tuned_on.why;
+    }
   } else {
     e.why = "no call of this Definition was seen yet";
   }
@@ -283,6 +293,7 @@ std::string Control::status() const {
     }
     x["problems"] = d->board.problems();
     x["session"] = sessions_.count(id) != 0 ? "running" : planner_.describe(id, now);
+    if (!d->tuned_on.why.empty()) x["tuned_on"] = d->tuned_on.why;
     x["tried"] = d->tried_earlier + d->tried;
     for (int g = 0; g < evolve::kGateCount; ++g)
       if (d->rejected[static_cast<size_t>(g)] != 0)

@@ -49,6 +49,30 @@ Result<std::shared_ptr<Group>> Control::join_group() {
   return group_;
 }
 
+Status Control::offer_to_group(std::shared_ptr<const dispatch::Kernel> kernel) {
+  if (core_->config().group_ranks == 0)
+    return dispatch::invalid("group: group_ranks is 0: no group is configured");
+  if (kernel == nullptr || kernel->launch == nullptr || kernel->definition == nullptr ||
+      kernel->is_fallback())
+    return dispatch::invalid("group: what is offered is no kernel with a launch and a Definition");
+  const std::string &name = kernel->name, &definition = kernel->definition->name();
+  if (name.empty() || name.size() > dispatch::GroupTable::kNameBytesMax ||
+      name.find('@') != std::string::npos)
+    return dispatch::invalid("group: kernel name '" + name + "': 1 to " +
+                             std::to_string(dispatch::GroupTable::kNameBytesMax) + " characters without '@'");
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool known = std::any_of(definitions_.begin(), definitions_.end(), [&](const auto& entry) {
+    return in_group(*entry.second) && entry.second->known.definition->name() == definition;
+  });
+  if (!known)
+    return dispatch::not_found("group: no handle of " + definition + " was made, or group_ops leaves it out");
+  if (offered_.size() == kOfferedMax)
+    return dispatch::busy("group: " + std::to_string(kOfferedMax) + " kernels were offered");
+  if (!offered_.emplace(std::pair(definition, name), std::move(kernel)).second)
+    return dispatch::busy("group: kernel '" + name + "' of " + definition + " was offered before");
+  return {};
+}
+
 // A rank has one device: the first of its list, or the host where it has none.
 bool Control::in_group(const DefinitionState& d) const {
   return d.grouped && d.device == (shelves_.size() > 1 && d.known.op->runs_on_device() ? 1 : 0);
@@ -73,7 +97,10 @@ Result<dispatch::Publisher::Placement> Control::place(const GroupChange& c) {
     return dispatch::invalid(c.definition + ": proposed for " + std::to_string(c.threads) +
                              " threads, and this rank has " + std::to_string(threads));
   std::shared_ptr<const ResidentKernel> k;
-  if (!c.kernel.empty()) {
+  std::shared_ptr<const dispatch::Kernel> serves;  // null: the library
+  if (const auto own = offered_.find({c.definition, c.kernel}); own != offered_.end()) {
+    serves = own->second;
+  } else if (!c.kernel.empty()) {
     k = resident_of(d, c.kernel);
     if (auto& cache = shelf(d).cache; !k && cache) {
       (void)cache->refresh();
@@ -81,19 +108,21 @@ Result<dispatch::Publisher::Placement> Control::place(const GroupChange& c) {
         if (id.hex() == id_part(c.kernel)) k = load_kernel(d, id);
     }
     if (!k)
-      return dispatch::not_found("kernel '" + c.kernel + "' is not in this rank's cache, or was refused");
+      return dispatch::not_found("kernel '" + c.kernel +
+                                 "' is not in this rank's cache, was refused, or was not offered here");
     if (!put_on_probation(shelf(d), *k))
       return dispatch::unsupported("kernel '" + c.kernel +
                                    "' cannot be put on probation: " + shelf(d).problem);
+    serves = k->kernel;
   }
-  auto& route = d.group_routes[k ? k->id() : 0];
+  auto& route = d.group_routes[serves ? serves->id : 0];
   if (!route) {
     dispatch::Route::Spec spec;
     spec.definition = d.known.definition;
     spec.fallback = core_->dispatcher().fallback(d.known.id, 0);
-    spec.label = k ? k->ref.kernel : spec.fallback->name;
-    if (k) spec.incumbent = k->kernel;
-    spec.state = k ? dispatch::RolloutState::kIncumbent : dispatch::RolloutState::kFallbackOnly;
+    spec.label = serves ? serves->name : spec.fallback->name;
+    spec.incumbent = serves;
+    spec.state = serves ? dispatch::RolloutState::kIncumbent : dispatch::RolloutState::kFallbackOnly;
     auto made = core_->dispatcher().make_route(std::move(spec));
     if (!made.ok()) return made.status();
     route = *made;

@@ -43,10 +43,11 @@ void Control::find_worker() {
   }
   // One session at a time asks for a device; the gate is this process's, since its requests are.
   for (size_t device = 1; device < shelves_.size(); ++device)
-    permits_.push_back(config.devices->make_permits(core_->clock(), [core = core_.get()] {
-      const uint64_t opened = core->dispatcher().totals().requests_opened;
-      return evolve::Traffic{opened, opened - std::min(opened, core->dispatcher().requests_in_flight())};
-    }));
+    permits_.push_back(
+        std::make_unique<TuningGate>(config.devices->make_permits(core_->clock(), [core = core_.get()] {
+          const uint64_t opened = core->dispatcher().totals().requests_opened;
+          return evolve::Traffic{opened, opened - std::min(opened, core->dispatcher().requests_in_flight())};
+        })));
   if (!evolution_off_.empty()) core_->log(LogLevel::kInfo, "runtime", "evolution is off: " + evolution_off_);
 }
 
@@ -117,6 +118,11 @@ void Control::plan(int64_t now_ns) {
       static_cast<double>(requests - requests_seen_) * 1e9 / static_cast<double>(now_ns - last_plan_ns_);
   requests_seen_ = requests;
   last_plan_ns_ = now_ns;
+  // A device that was ever called serves: replays of graphs that it captured then are not seen here.
+  std::vector<bool> serves(shelves_.size());
+  for (const auto& [id, d] : definitions_)
+    if (d->board.problems() != 0) serves[static_cast<size_t>(d->device)] = true;
+  for (size_t i = 0; i < permits_.size(); ++i) permits_[i]->set_serves(serves[i + 1]);
   if (!evolution_off_.empty() || host().probation_mode) return;
   std::vector<int> trees;
   bool running = false;
@@ -180,8 +186,9 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   worker.nice = config.session_nice;
   if (d.device != 0) {
     if (!shelf(d).cache || shelf(d).probation_mode) return;
-    request.device = "cuda:" + std::to_string(d.device - 1);
-    worker.permits = permits_[static_cast<size_t>(d.device - 1)].get();
+    d.tuned_on = place_for_session(d);
+    request.device = "cuda:" + std::to_string(d.tuned_on.device - 1);
+    worker.permits = permits_[static_cast<size_t>(d.tuned_on.device - 1)].get();
     // A driver maps far more than it touches; planner and cgroup bound what is touched.
     worker.memory_bytes_max = 0;
   }
@@ -195,9 +202,28 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   ++counters_.sessions;
   event("session started", d.known.definition->name(),
         std::to_string(request.problems.size()) + " problems, " +
-            std::to_string(static_cast<int>(hot.savable_ns_per_s / 1e6)) + " ms/s savable",
+            std::to_string(static_cast<int>(hot.savable_ns_per_s / 1e6)) + " ms/s savable" +
+            (d.device != 0 ? "; on " + d.tuned_on.why : ""),
         LogLevel::kInfo);
   sessions_[d.place()] = std::make_unique<SessionRunner>(std::move(worker), std::move(request));
+}
+
+// Devices of one class share an environment, and so the directory from which the serving device loads what is found.
+TuningChoice Control::place_for_session(const DefinitionState& d) const {
+  const auto& devices = core_->config().devices;
+  std::vector<DeviceLoad> loads(shelves_.size());
+  const auto& home = shelves_[static_cast<size_t>(d.device)].cache;
+  for (size_t i = 1; i < shelves_.size(); ++i) {
+    const Shelf& s = shelves_[i];
+    loads[i].usable = s.cache && !s.probation_mode &&
+                      s.cache->environment_text() == home->environment_text() &&
+                      devices->health(static_cast<int>(i) - 1).ok();
+    loads[i].busy = busy_.share(static_cast<int>(i));
+  }
+  for (const auto& [id, s] : sessions_)
+    if (const DefinitionState& other = *definitions_.at(id); other.device != 0)
+      ++loads[static_cast<size_t>(other.tuned_on.device)].sessions;
+  return choose_tuning_device(d.device, core_->config().tuning_device, loads);
 }
 
 }  // namespace niche::core

@@ -29,6 +29,7 @@ void Control::drain(int64_t now_ns) {
     take_record(e, static_cast<double>(e.ticks) * ns_per_tick, now_ns);
   });
   telemetry_.add(samples_, now_ns);
+  busy_.advance(now_ns);
 }
 
 void Control::take_record(const EventRecord& e, double ns, int64_t now_ns) {
@@ -58,6 +59,7 @@ void Control::take_record(const EventRecord& e, double ns, int64_t now_ns) {
   s.ns = ns * static_cast<double>(s.calls);
   s.bytes = call_bytes(d, e.axes) * static_cast<double>(s.calls);
   samples_.push_back(s);
+  if (d.device != 0) busy_.add(d.device, s.ns);
 }
 
 double Control::call_bytes(const DefinitionState& d, const int64_t* var_axes) const {

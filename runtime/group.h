@@ -62,8 +62,12 @@ class Group {
   dispatch::Result<uint64_t> roll_back();
   GroupStatus status() const;
 
-  // ---- the control plane's
+  // "From an agreed step on these kernels serve these problems", by any rank; an empty name: the library. Returns the
+  // version that it will have, should all ranks prepare it. The control plane proposes verified kernels by itself; a
+  // server proposes those that it has offered (Runtime::offer_to_group). kBusy: a proposal is on its way.
   dispatch::Result<uint64_t> propose(std::span<const dispatch::GroupChange> changes);
+
+  // ---- the control plane's
   void poll() { group_->poll(); }
 
  private:

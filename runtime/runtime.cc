@@ -79,6 +79,10 @@ Result<std::shared_ptr<Group>> Runtime::join_group() {
   return control_->forked() ? Result<std::shared_ptr<Group>>(forked_child()) : control_->join_group();
 }
 
+Status Runtime::offer_to_group(std::shared_ptr<const dispatch::Kernel> kernel) {
+  return control_->forked() ? forked_child() : control_->offer_to_group(std::move(kernel));
+}
+
 Result<std::shared_ptr<CapturedGraph>> Runtime::graph(GraphOptions options) const {
   if (control_->forked()) return forked_child();
   return core_->dispatcher().graphs().make(std::move(options));

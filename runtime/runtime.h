@@ -156,6 +156,12 @@ class Runtime {
   // where it cannot be loaded.
   Result<std::shared_ptr<Group>> join_group();
 
+  // A kernel of the server's own that the group may choose, for a Definition of which a handle was made: one whose
+  // launch issues collectives, say, as no evolved kernel does. Every rank offers it under one name, and before it joins,
+  // since what the others serve is prepared there. Nothing times, verifies or withdraws it: the server proposes it with
+  // Group::propose. Lives as long as the Runtime. kInvalid, kNotFound, kBusy say what is wrong with it.
+  Status offer_to_group(std::shared_ptr<const dispatch::Kernel> kernel);
+
   // A handle for one device graph that the server captures: opened under
   //
   //   niche::RequestScope capture(runtime->dispatcher(), {.capture = CaptureState::kCaptured, .graph = g.get()});

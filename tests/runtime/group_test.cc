@@ -176,6 +176,81 @@ TEST_F(GroupRuntime, ARankThatComesBackTakesWhatTheOthersServe) {
   EXPECT_FALSE(library);
 }
 
+// A kernel of the server's own: y = x * w + b in place of the library.
+std::shared_ptr<const dispatch::Kernel> own_kernel(const OpHandle& h, const std::string& name) {
+  auto k = std::make_shared<dispatch::Kernel>();
+  k->launch = [](const dispatch::Kernel&, dispatch::CallFrame& frame, const dispatch::Executor&) {
+    const long* n = frame.args->n;
+    const auto *x = static_cast<const float*>(frame.args->p[0]),
+               *w = static_cast<const float*>(frame.args->p[1]),
+               *b = static_cast<const float*>(frame.args->p[2]);
+    for (long i = 0; i < n[0] * n[1]; ++i)
+      static_cast<float*>(frame.args->p[3])[i] = x[i] * w[i % n[1]] + b[i % n[1]];
+  };
+  k->kind = dispatch::KernelKind::kCpu;
+  k->id = dispatch::next_kernel_id();
+  k->name = name;
+  k->definition = h.state()->definition();
+  k->guard = rows(1, 1000);
+  return k;
+}
+
+GroupChange own_change(const Rank& r, const std::string& kernel) {
+  GroupChange c;
+  c.definition = r.handle.definition().name();
+  c.threads = r.handle.state()->site().prefix().threads;
+  c.layout = dispatch::LayoutClass::plain(6);
+  c.axes[0] = 64;
+  c.kernel = kernel;
+  return c;
+}
+
+TEST_F(GroupRuntime, AKernelThatTheServersOfferIsTakenByAllOrByNone) {
+  start(dir.path() + "/cache0", dir.path() + "/cache1");
+  for (auto& r : ranks) ASSERT_TRUE(r->runtime->offer_to_group(own_kernel(r->handle, "own.all_reduce")).ok());
+  ASSERT_TRUE(ranks[0]->runtime->offer_to_group(own_kernel(ranks[0]->handle, "own.of_rank_0")).ok());
+  join();
+  EXPECT_EQ(step(), 0u);
+  EXPECT_TRUE(library) << "what is offered serves when it is proposed";
+  const GroupChange both[] = {own_change(*ranks[1], "own.all_reduce")};
+  ASSERT_TRUE(ranks[1]->group->propose(both).ok());
+  ASSERT_TRUE(step_until([&](uint64_t v) { return v == 1; })) << ranks[0]->group->status().last_drop;
+  EXPECT_FALSE(library);
+  EXPECT_EQ(ranks[0]->runtime->explain(ranks[0]->handle, {{"M", 64}})->kernel, "own.all_reduce");
+
+  const GroupChange one[] = {own_change(*ranks[0], "own.of_rank_0")};
+  ASSERT_TRUE(ranks[0]->group->propose(one).ok());
+  ASSERT_TRUE(step_until([&](uint64_t) { return ranks[1]->group->status().dropped == 1; }));
+  EXPECT_FALSE(library);
+  EXPECT_THAT(ranks[1]->group->status().last_drop, HasSubstr("'own.of_rank_0' is not in this rank's cache"));
+
+  ranks[1].reset();
+  ranks[1] = std::make_unique<Rank>(board(), dir.path() + "/cache1", 1, 2);
+  ASSERT_TRUE(ranks[1]->runtime->offer_to_group(own_kernel(ranks[1]->handle, "own.all_reduce")).ok());
+  ranks[1]->join();
+  EXPECT_EQ(step(), 1u);
+  EXPECT_FALSE(library) << "a rank that came back serves what it had offered before it joined";
+  ASSERT_TRUE(step_until([&](uint64_t) { return ranks[0]->group->roll_back().ok(); }));
+  ASSERT_TRUE(step_until([&](uint64_t v) { return v > 1; }));
+  EXPECT_TRUE(library);
+}
+
+TEST_F(GroupRuntime, AnOfferThatNobodyCouldServeIsRefusedByName) {
+  start(dir.path() + "/cache0", dir.path() + "/cache1");
+  Runtime& r = *ranks[0]->runtime;
+  const auto refused = [&](std::shared_ptr<const dispatch::Kernel> k) {
+    return r.offer_to_group(std::move(k)).message();
+  };
+  EXPECT_THAT(refused(nullptr), HasSubstr("no kernel with a launch"));
+  EXPECT_THAT(refused(own_kernel(ranks[0]->handle, "own@1")), HasSubstr("'own@1'"));
+  EXPECT_THAT(refused(own_kernel(ranks[0]->handle, "")), HasSubstr("1 to 255 characters"));
+  EXPECT_EQ(refused(own_kernel(ranks[0]->handle, "own")), "");
+  EXPECT_THAT(refused(own_kernel(ranks[0]->handle, "own")), HasSubstr("was offered before"));
+  auto h = ranks[1]->runtime->op("affine", kF32, {{"N", kN + 1}});
+  ASSERT_TRUE(h.ok());
+  EXPECT_THAT(refused(own_kernel(*h, "own")), HasSubstr("no handle of"));
+}
+
 TEST_F(GroupRuntime, AMisconfiguredGroupIsNamed) {
   RuntimeConfig c;
   c.ops = {std::make_shared<AffineOp>()};
