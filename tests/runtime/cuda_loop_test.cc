@@ -32,7 +32,7 @@ class CudaLoop : public AffineRuntime {
     c.p99_slack = 100;
     c.hot_share_min = 1e-6;
     EXPECT_TRUE(enable_cuda(&c, fake_cuda::driver()).ok());
-    EXPECT_EQ(c.cuda_devices, 1);
+    EXPECT_EQ(c.cuda_devices, state().devices);
     return c;
   }
   // One request; false: a wrong answer.
@@ -91,6 +91,30 @@ TEST_F(CudaLoop, AHotOperatorOnADeviceIsEvolvedSwappedInKeptAndRolledBack) {
   fake_cuda::set_cost_us("affine_fast", 3 * kSlowUs);
   EXPECT_TRUE(serve_until(120, [](const auto& s) { return s["rollbacks"] > 0; })) << status().dump(1);
   EXPECT_EQ(wrong_, 0);
+}
+
+TEST_F(CudaLoop, WhatIsHotOnOneDeviceIsEvolvedOnTheIdleOneAndServesWhereItIsHot) {
+  state().devices = 2;
+  start(loop_config());
+  ASSERT_TRUE(serve_until(150, [](const auto& s) { return s["swaps"] > 0 && s["sessions"]["running"] == 0; }))
+      << status().dump(1);
+  EXPECT_EQ(wrong_, 0);
+  const nlohmann::json told = status();
+  for (const auto& d : told["definitions"]) {
+    if (d.value("device", "") == "cuda:1") {
+      EXPECT_EQ(d["tried"], 0) << "it is hot on the other one";
+      EXPECT_FALSE(d.contains("tuned_on"));
+    }
+    if (d.value("device", "") != "cuda:0") continue;
+    EXPECT_EQ(d["tuned_on"].get<std::string>().rfind("cuda:1 idle, where cuda:0 busy ", 0), 0u)
+        << d["tuned_on"];
+    EXPECT_EQ(d["kernels"][0]["name"], "affine.f32.fast.sm_90a") << told.dump(1);
+  }
+  const uint64_t before = served();
+  EXPECT_TRUE(request(16));
+  EXPECT_EQ(served(), before + 1);
+  EXPECT_NE(runtime->explain(handle, {{"M", 16}})->session.find("on cuda:1 idle"), std::string::npos)
+      << runtime->explain(handle, {{"M", 16}})->session;
 }
 
 TEST_F(CudaLoop, MachineWithoutADeviceLeavesTheConfigAlone) {
