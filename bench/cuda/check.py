@@ -32,6 +32,9 @@ NEW_PROBLEMS = [
     ("embedding_bag", "f32", {"V": 1000, "D": 37}, (999, 101)), ("embedding_bag", "bf16", {"V": 500, "D": 128}, (5000, 13)),
     ("ikbo_linear_compression", "f16", {"M": 100, "N": 72, "Kc": 50, "Ku": 88}, (37, 3)),
     ("ikbo_linear_compression", "bf16", {"M": 433, "N": 256, "Kc": 866, "Ku": 1178}, (17, 2)),
+    ("ikbo_linear_compression", "f16", {"M": 433, "N": 256, "Kc": 866, "Ku": 1178}, (301, 7)),
+    ("ikbo_linear_compression", "f16", {"M": 250, "N": 128, "Kc": 50, "Ku": 90}, (407, 3)),
+    ("sdpa_decode", "f16", {"Hq": 32, "Hk": 2, "D": 64}, (3, 77)), ("sdpa_decode", "bf16", {"Hq": 10, "Hk": 2, "D": 96}, (2, 1500)),
     ("conv1d", "f32", {"Ci": 20, "Co": 40, "K": 5}, (300, 153)), ("optimized_fm", "f32", {"N": 24, "D": 100, "K": 448}, (601,)),
     ("pffn", "f32", {"N": 37, "D": 100, "K": 120}, (301,)),
 ]

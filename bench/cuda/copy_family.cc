@@ -20,7 +20,7 @@ class CopyFamily : public CudaSpaceFamily {
  public:
   CopyFamily()
       : CudaSpaceFamily("copy.flat", "copy", {{"threads", {256, 512, 1024}}, {"persist", {0, 2, 4}}}) {}
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     s.text = CudaSource().let("N", d.const_extents()[1]).let("THREADS", v["threads"]).body(kBody).take();

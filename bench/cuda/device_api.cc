@@ -135,6 +135,9 @@ const char* nb_propose(const char* request) {
   return answer(list);
 }
 
+// The source of a candidate, for other compilers and disassemblers.
+const char* nb_text(int id) { return bench.candidates.at(static_cast<size_t>(id)).source.text.c_str(); }
+
 const char* nb_compile(int id) {
   const Candidate& c = bench.candidates.at(static_cast<size_t>(id));
   auto cubin = bench.toolchain->compile(c.source.kernel_name, c.source.text, c.arch);

@@ -324,7 +324,7 @@ class Live {
     const auto at = std::find_if(sites_.begin(), sites_.end(), [&](const Site& s) {
       const dispatch::CudaKernel* k = kernel_of(s);
       return k != nullptr && k->cuda_phase_count == 1 && k->cuda_phases[0].cluster == 1 &&
-             !k->cuda_phases[0].overlap && k->workspace_units == 0;
+             k->workspace_units == 0;
     });
     if (at == sites_.end()) {
       std::printf("captured graph: no kernel that serves can be exchanged\n");
@@ -399,7 +399,7 @@ class Live {
     for (size_t i = 0; i < s.axes.size(); ++i) packed.n[i] = s.axes[i];
     const auto& p = k->cuda_phases[0];
     const unsigned blocks = packed.blocks[0] = k->blocks(0, n.data());
-    if (k->cuda_phase_count != 1 || p.cluster != 1 || p.overlap || k->workspace_units != 0) return;
+    if (k->cuda_phase_count != 1 || p.cluster != 1 || k->workspace_units != 0) return;
     void* parameters[] = {&packed};
     runtime_->dispatcher().set_sampling({.time_every = 0, .shadow_every = 0});
     std::vector<double> difference, bare_ns, direct;
@@ -468,7 +468,7 @@ std::shared_ptr<const dispatch::CudaKernel> Live::another_kernel(const Site& s,
     for (const auto& point : f->seeds(*d, target)) {
       const auto source = f->render(*d, target, point);
       if (source.kernel_name == now.name || source.plan.phases.size() != 1 ||
-          source.plan.phases[0].cluster != 1 || source.plan.phases[0].overlap ||
+          source.plan.phases[0].cluster != 1 || source.plan.phases[0].overlap != now.cuda_phases[0].overlap ||
           source.plan.workspace_bytes != 0)
         continue;
       auto cubin = must(toolchain->compile(source.kernel_name, source.text, target.arch));

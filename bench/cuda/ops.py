@@ -28,6 +28,7 @@ class Op:
     # Arguments that live calls share (weights): not rotated.
     constant = ()
     outputs = ()
+    rivals_alone = ()  # forms that no server can fall back to
 
 
 class RmsNorm(Op):
@@ -460,6 +461,7 @@ class EmbeddingBag(Op):
 
 
 class Ikbo(Op):
+    rivals_alone = ("padded weights, overlapping view",)  # reads rows past the last candidate
     axes, var, constant, outputs, factor = ("M", "N", "Kc", "Ku", "B", "U"), ("B", "U"), (0, 1), (5,), 4.0
 
     def make(self, e, dt, attrs, gen):
@@ -495,10 +497,18 @@ class Ikbo(Op):
             users = torch.matmul(pad_once(wu), F.pad(eu, (0, 0, 0, -wu.shape[1] % 8)))
             return users[user].baddbmm_(wide.expand(b, *wide.shape), view)
 
+        def copied(wc, wu, ec, eu, user, out):
+            # As niche's form: both operands padded on every call.
+            pad = -wc.shape[1] % 16
+            wide = F.pad(wc, (0, pad))
+            start = torch.matmul(wu, eu)[user]
+            return start.baddbmm_(wide.expand(ec.shape[0], *wide.shape), F.pad(ec, (0, 0, 0, pad)))
+
         def decomposed(wc, wu, ec, eu, user, out):
             start = torch.matmul(wu, eu)[user]
             return start.baddbmm_(wc.expand(ec.shape[0], *wc.shape), ec)
-        return {"bmm;index;baddbmm_": decomposed, "padded weights, overlapping view": padded}, {}
+        return {"bmm;index;baddbmm_": decomposed, "padded bmm;index;baddbmm_": copied,
+                "padded weights, overlapping view": padded}, {}
 
 
 OPS = {"rms_norm": RmsNorm(), "fused_add_rms_norm": AddRmsNorm(), "layer_norm": LayerNorm(), "softmax": Softmax(),

@@ -48,6 +48,11 @@ dispatch::Status Oracle::prepare(const CaseId& id, std::span<const RunBuffers> r
   return call(OracleCommand::kPrepare, id, runs);
 }
 
+dispatch::Status Oracle::refer(const CaseId& id, int form) {
+  arena_->mailbox<OracleCommand>(kOracleCommandAt)->form = form;
+  return call(OracleCommand::kRefer, id, {});
+}
+
 dispatch::Result<Finding> Oracle::check(const CaseId& id, int form, std::span<const RunBuffers> runs,
                                         bool deterministic) {
   auto* c = arena_->mailbox<OracleCommand>(kOracleCommandAt);

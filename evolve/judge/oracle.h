@@ -36,6 +36,9 @@ class Oracle {
 
   // Fills each run's inputs, and its outputs and slack with that run's poison. The oracle keeps the inputs.
   dispatch::Status prepare(const CaseId& id, std::span<const RunBuffers> runs);
+  // Computes the reference and form `form`'s error of a prepared case now, while somebody else runs the candidate:
+  // check() finds them ready.
+  dispatch::Status refer(const CaseId& id, int form);
   // One or two runs of a prepared case: written in full, alike (when `deterministic`), within the bound,
   // slack and inputs untouched. An error: the operator's own inputs, reference or fallback failed; no
   // candidate can be judged.

@@ -89,7 +89,16 @@ void OracleServer::serve(int channel) {
     Status status;
     // The library's exceptions end here: they are the operator's failure, not the oracle's.
     try {
-      status = command.kind == OracleCommand::kPrepare ? prepare(command) : check(command, finding);
+      switch (command.kind) {
+        case OracleCommand::kPrepare:
+          status = prepare(command);
+          break;
+        case OracleCommand::kRefer:
+          status = refer(command);
+          break;
+        default:
+          status = check(command, finding);
+      }
     } catch (const std::exception& e) {
       status = dispatch::device_error(definition_->name() + ": " + e.what());
     }
@@ -156,6 +165,11 @@ Status OracleServer::prepare(const OracleCommand& c) {
   if (!k.ok()) return k.status();
   for (int r = 0; r < c.runs; ++r) fill(**k, c.run[r]);
   return {};
+}
+
+Status OracleServer::refer(const OracleCommand& c) {
+  auto k = find(c.id);
+  return k.ok() ? refer(**k, c.form) : k.status();
 }
 
 Status OracleServer::refer(OracleCase& k, int form) {

@@ -39,6 +39,7 @@ class OracleServer {
 
  private:
   dispatch::Status prepare(const OracleCommand& c);
+  dispatch::Status refer(const OracleCommand& c);
   dispatch::Status check(const OracleCommand& c, Finding& finding);
   dispatch::Result<OracleCase*> find(const CaseId& id);
   dispatch::Status make_inputs(OracleCase& k, uint64_t seed, bool constants_only);

@@ -47,7 +47,7 @@ struct RunBuffers {
   uint32_t poison = 0;
 };
 struct OracleCommand {
-  enum Kind : uint32_t { kPrepare, kCheck, kQuit } kind;
+  enum Kind : uint32_t { kPrepare, kRefer, kCheck, kQuit } kind;
   CaseId id;
   int32_t form;            // fallback whose error is the yardstick
   int32_t runs;            // 1 or 2

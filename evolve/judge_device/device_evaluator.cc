@@ -353,7 +353,16 @@ bool DeviceEvaluator::verify(Trial& t, const CaseId& id, int runs, Verdict* v) {
     return undecided(*v, Gate::kCorrectness, s.message()), finish(false);
   std::vector<std::vector<uint8_t>> first;
   for (int r = 0; r < runs; ++r) {
-    ProbeOutcome o = probe_->run(j);
+    // Most of a run is waiting for permits: meanwhile the oracle computes what it will be compared with.
+    // (Not the other way round: the probe's process ends with the thread that started it.)
+    ProbeOutcome o;
+    Status referred;
+    {
+      std::jthread refer;
+      if (r == 0) refer = std::jthread([&] { referred = oracle_->refer(id, problems_[0].form); });
+      o = probe_->run(j);
+    }
+    if (!referred.ok()) return undecided(*v, Gate::kCorrectness, referred.message()), finish(false);
     if (!take_outcome(o, gate, v)) {
       v->reason += " at " + problem.to_string();
       return finish(false);

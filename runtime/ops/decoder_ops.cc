@@ -252,6 +252,13 @@ void run_repeated(const Definition& d, at::Tensor* t) {
                 .squeeze(2)
                 .contiguous());
 }
+// The query heads of a key head as the rows of one attention: no repeated keys.
+void run_rows(const Definition& d, at::Tensor* t) {
+  const at::Tensor q = t[0].view({t[0].size(0), t[1].size(1), -1, t[0].size(2)});
+  const at::Tensor y = at::scaled_dot_product_attention(q, t[1], t[2], {}, 0.0, false, scale_of(d));
+  put(t[3], y.contiguous().view(t[0].sizes()));
+}
+bool is_16_bit(const Definition& d) { return dtype_bytes(d.dtype()) == 2; }
 bool is_grouped(const Definition& d) { return d.const_extents()[Hq] != d.const_extents()[Hk]; }
 // The query heads of a key head as rows of one product.
 void run_bmm(const Definition& d, at::Tensor* t) {
@@ -292,8 +299,10 @@ AtenOp::Table table() {
     fill(args[2], shape, rng);
   };
   t.reference = run_bmm;
-  t.forms = {
-      {"sdpa", run}, {"repeated keys, sdpa", run_repeated, is_grouped}, {"bmm;softmax;bmm", run_bmm, is_f32}};
+  t.forms = {{"sdpa", run},
+             {"repeated keys, sdpa", run_repeated, is_grouped},
+             {"bmm;softmax;bmm", run_bmm, is_f32},
+             {"sdpa of grouped rows", run_rows, is_16_bit}};
   return t;
 }
 }  // namespace sdpa

@@ -3,6 +3,7 @@
 //
 // aten::_fused_rms_norm_backward has a CUDA kernel alone (libtorch 2.11), so the CPU's library forms are
 // compositions.
+#include <ATen/ops/_fused_rms_norm_backward.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/mv.h>
@@ -33,8 +34,15 @@ void put_narrow(at::Tensor& out, at::Tensor&& result, at::ScalarType type) {
     out = result.to(type);
 }
 
-// What autograd makes of x * rstd * weight, with its temporaries.
+// What autograd makes of x * rstd * weight, with its temporaries; on a GPU, the kernel that autograd calls there.
 void run_composite(const Definition&, at::Tensor* t) {
+  if (t[kX].is_cuda() && t[kX].scalar_type() != at::kDouble) {
+    auto [dx, dw] = at::_fused_rms_norm_backward(t[kDy], t[kX], {t[kX].size(-1)}, t[kRstd].unsqueeze(-1),
+                                                 t[kWeight], {true, true});
+    put(t[kDx], std::move(dx));
+    put(t[kDw], std::move(dw));
+    return;
+  }
   const at::Tensor dy = wide(t[kDy]), r = t[kRstd].unsqueeze(-1);
   const at::Tensor normalised = wide(t[kX]) * r;
   const at::Tensor g = dy * wide(t[kWeight]);

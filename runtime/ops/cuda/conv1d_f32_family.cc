@@ -86,7 +86,7 @@ class Conv1dF32Family : public CudaSpaceFamily {
                          {"chunk", {16, 8, 32, 4}},
                          {"persist", {0, 1, 2, 3, 4}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const auto extents = d.const_extents();
     CudaKernelSource s;

@@ -260,7 +260,7 @@ class Conv1dFamily : public CudaSpaceFamily {
                          {"lookahead", {0, 1}},
                          {"unroll", {2, 1, 6}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const auto c = d.const_extents();
     const Sizes z = sizes(d, v);

@@ -5,7 +5,9 @@
 // [ci/8][l][8 ci] (ldmatrix.trans, stmatrix), in which a tap is 16 bytes on the descriptor's start; one
 // warpgroup for 64 output channels multiplies and writes its rows back into the raw slot, from which they are
 // stored. The structure is that of the H200 prototype (50.5 us at B=2048 where a copy takes 39): raw slots
-// matter most there (2 of them: 91 us).
+// matter most there (2 of them: 91 us). Weights come through shared memory (`staged`), in rows padded by 16 bytes so
+// that a warp's words lie in different banks; gathered from global memory they kept small batches waiting. With four
+// slots they borrow the last two, which are filled with samples once the weights are in registers.
 #include <algorithm>
 
 #include "runtime/ops/cuda/cuda_space_family.h"
@@ -19,7 +21,7 @@ constexpr std::string_view kBody = R"(
 // A row of T is an l, OFF rows before the piece's first one. CUT: pieces of a sample, with 8 l more on either side.
 enum : int { KS = CI / 16, OFF = CUT ? 8 : +PAD, LP = CUT ? NT + 16 : NT + K - 1, T_BYTES = CI / 8 * LP * 16 };
 enum : int { RAW_PITCH = (NT + 16) * 2, SLOT = (CI > CO ? +CI : +CO) * (CUT ? +RAW_PITCH : NT * 2) };
-enum : int { THREADS = 128 + WGS * 128 };
+enum : int { THREADS = 128 + WGS * 128, W_ROW = CI * K * 2, W_PITCH = W_ROW + 16, BORROWED = STAGED && SLOTS >= 4 ? 2 : 0 };
 extern __shared__ __align__(128) unsigned char shared[];
 
 #if __CUDA_ARCH_FEAT_SM90_ALL
@@ -38,9 +40,9 @@ NI void load_weights(u32 (&w)[K][KS][4], const u16* from, int row, int q) {
     for (int part = 0; part < 4; ++part) {
       const int co = row + part % 2 * 8, ci = k * 16 + part / 2 * 8 + q * 2;
       u32 word[K];  // 2 K elements: the taps of ci, then those of ci + 1
-      const u32* p = (const u32*)(from + (co * CI + ci) * K);
+      const u32* p = (const u32*)(from + (STAGED ? co * (W_PITCH / 2) + ci * K : (co * CI + ci) * K));
 #pragma unroll
-      for (int i = 0; i < K; ++i) word[i] = co < CO ? __ldg(p + i) : 0;
+      for (int i = 0; i < K; ++i) word[i] = co < CO ? (STAGED ? p[i] : __ldg(p + i)) : 0;
 #pragma unroll
       for (int tap = 0; tap < K; ++tap) {
         const int a = tap, b = K + tap;
@@ -60,6 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_consta
   unsigned char *raw = shared, *t = shared + SLOTS * SLOT;
   const u32 bars = shared_address(t + TS * T_BYTES);
   const u32 raw_full = bars, raw_free = bars + 8 * SLOTS, t_full = bars + 16 * SLOTS, t_free = t_full + 8 * TS;
+  const u32 w_full = t_free + 8 * TS, w_taken = w_full + 8;
+  unsigned char* staged = BORROWED ? raw + (SLOTS - 2) * SLOT : t + TS * T_BYTES + 16 * (SLOTS + TS + 1);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const u32 in_bytes = CI * L * 2, pitch = CUT ? +RAW_PITCH : L * 2;
   const unsigned char* x = (const unsigned char*)a.p[0];
@@ -82,11 +86,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_consta
     if (lane == 0) {
       for (int s = 0; s < SLOTS; ++s) barrier_init(raw_full + 8 * s, 1), barrier_init(raw_free + 8 * s, WGS);
       for (int s = 0; s < TS; ++s) barrier_init(t_full + 8 * s, 96), barrier_init(t_free + 8 * s, 4 * WGS);
+      barrier_init(w_full, 1), barrier_init(w_taken, 4 * WGS);
       fence_async();
     }
     __syncwarp();
-    for (int s = 0; s < SLOTS; ++s)
+    for (int s = 0; s < SLOTS - BORROWED; ++s) {
       if (blockIdx.x + (i64)s * gridDim.x < tasks) load(blockIdx.x + (i64)s * gridDim.x, s);
+      if constexpr (STAGED) {
+        if (s == 0) {
+          if (lane == 0) barrier_expect(w_full, CO * W_ROW);
+          __syncwarp();
+          for (int r = lane; r < CO; r += 32)
+            bulk_load(shared_address(staged) + r * W_PITCH, (const unsigned char*)a.p[1] + r * W_ROW, W_ROW, w_full);
+        }
+      }
+    }
   } else {
     for (int i = threadIdx.x - 32; i < TS * T_BYTES / 16; i += THREADS - 32) ((uint4*)t)[i] = make_uint4(0, 0, 0, 0);
     fence_async();
@@ -95,6 +109,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_consta
   if (warp < 4) {
     if constexpr (WGS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 0) {
+      if constexpr (BORROWED > 0) {
+        barrier_wait(w_taken, 0);
+        for (int s = SLOTS - BORROWED; s < SLOTS; ++s)
+          if (blockIdx.x + (i64)s * gridDim.x < tasks) load(blockIdx.x + (i64)s * gridDim.x, s);
+      }
       int slot = 0, parity = 0;
       for (i64 task = blockIdx.x + (i64)SLOTS * gridDim.x; task < tasks; task += gridDim.x) {
         if (CUT || lane == 0) {
@@ -149,7 +168,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_consta
     if constexpr (WGS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(WGS == 2 ? 232 : 152));
     const int group = warp / 4 - 1, g = lane / 4, q = lane % 4, row = group * 64 + warp % 4 * 16 + g;
     u32 w[K][KS][4];
-    load_weights(w, (const u16*)a.p[1], row, q);
+    if constexpr (STAGED) {
+      barrier_wait(w_full, 0);
+      load_weights(w, (const u16*)staged, row, q);
+      // In registers, before the slots are filled again.
+#pragma unroll
+      for (int tap = 0; tap < K; ++tap)
+#pragma unroll
+        for (int k = 0; k < KS; ++k)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(w[tap][k][i])::"memory");
+      __syncwarp();
+      if (lane == 0) barrier_arrive(w_taken);
+    } else {
+      load_weights(w, (const u16*)a.p[1], row, q);
+    }
     float add[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)
@@ -220,13 +253,14 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
  public:
   Conv1dWgmmaFamily()
       : CudaSpaceFamily("conv1d.wgmma", "conv1d",
-                        {{"cut", {0, 1}},
+                        {{"staged", {1, 0}},
+                         {"cut", {0, 1}},
                          {"n", {200, 56, 64, 72, 96, 104, 128, 160, 192, 208, 256}},
                          {"slots", {4, 3, 2, 1}},
                          {"ts", {2, 1}},
                          {"batch", {1, 2, 4, 5}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const auto c = d.const_extents();
     CudaKernelSource s;
@@ -237,6 +271,7 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
                  .let("K", c[4])
                  .let("PAD", static_cast<int64_t>(d.attr("padding")))
                  .let("HAS_BIAS", d.attr("has_bias") != 0)
+                 .let("STAGED", v["staged"])
                  .let("CUT", v["cut"])
                  .let("NT", v["n"])
                  .let("SLOTS", v["slots"])
@@ -266,25 +301,36 @@ class Conv1dWgmmaFamily : public CudaSpaceFamily {
     const auto c = d.const_extents();
     const int64_t pitch = v["cut"] ? v["n"] + 16 : v["n"], rows = v["cut"] ? v["n"] + 16 : v["n"] + c[4] - 1;
     return v["slots"] * std::max(c[2], c[3]) * pitch * 2 + v["ts"] * c[2] * rows * 2 + 16 * v["slots"] +
-           16 * v["ts"];
+           16 * v["ts"] + 16 + (v["staged"] != 0 && v["slots"] < 4 ? staged_bytes(d) : 0);
+  }
+  static int64_t staged_bytes(const Definition& d) {
+    const auto c = d.const_extents();
+    return c[3] * (c[2] * c[4] * 2 + 16);
   }
   bool allowed(const Definition& d, const CudaTarget& t, const View& v) const override {
     const auto c = d.const_extents();
     if (t.capability != 90 || element_bytes(d) != 2 || c[2] % 32 != 0 || c[3] % 8 != 0 || groups(d) > 2)
       return false;
     if (v["cut"] ? c[4] > 9 : v["slots"] < 2) return false;
+    if (v["staged"] != 0) {
+      if (v["cut"] || c[2] * c[4] % 8 != 0) return false;
+      if (v["slots"] >= 4 && staged_bytes(d) > 2 * std::max(c[2], c[3]) * v["n"] * 2) return false;
+    }
     if (2 * static_cast<int64_t>(d.attr("padding")) != c[4] - 1 || (c[2] * c[4]) % 2 != 0) return false;
     const int64_t registers = c[4] * c[2] / 16 * 4 + v["n"] / 2 + 40;
     return registers <= (groups(d) == 1 ? 255 : 232) && shared_bytes(d, v) <= t.shared_bytes_per_block;
   }
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;
-    for (int n : {200, 256, 128, 64})
-      for (int slots : {4, 3, 2})
-        for (int ts : {2, 1})
-          for (int batch : {1, 2}) s.push_back({{"n", n}, {"slots", slots}, {"ts", ts}, {"batch", batch}});
+    for (int staged : {1, 0})
+      for (int n : {200, 256, 128, 64})
+        for (int slots : {4, 3, 2})
+          for (int ts : {2, 1})
+            for (int batch : {2, 1})
+              s.push_back({{"staged", staged}, {"n", n}, {"slots", slots}, {"ts", ts}, {"batch", batch}});
     for (int n : {104, 72, 56, 64, 128})
-      for (int batch : {2, 4}) s.push_back({{"cut", 1}, {"n", n}, {"slots", 1}, {"ts", 1}, {"batch", batch}});
+      for (int batch : {2, 4})
+        s.push_back({{"staged", 0}, {"cut", 1}, {"n", n}, {"slots", 1}, {"ts", 1}, {"batch", batch}});
     return s;
   }
 };

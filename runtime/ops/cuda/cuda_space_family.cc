@@ -6,6 +6,22 @@
 #include <limits>
 
 namespace niche::ops_cuda {
+namespace {
+
+constexpr std::string_view kChain = "chain";
+
+// Puts `what` at the start of the kernel `symbol`.
+void begin_with(std::string* text, const std::string& symbol, std::string_view what) {
+  const size_t head = text->find(" " + symbol + "(const __grid_constant__ Args ");
+  const size_t body = head == std::string::npos ? head : text->find("{\n", head);
+  if (body == std::string::npos) {
+    std::fprintf(stderr, "no kernel '%s' in its own text\n", symbol.c_str());
+    std::abort();  // as above: every test of the family would hit this
+  }
+  text->insert(body + 2, what);
+}
+
+}  // namespace
 
 int CudaSpaceFamily::View::operator[](std::string_view name) const {
   for (size_t i = 0; i < family_.params_.size(); ++i)
@@ -16,19 +32,37 @@ int CudaSpaceFamily::View::operator[](std::string_view name) const {
 }
 
 CudaSpaceFamily::CudaSpaceFamily(std::string name, std::string op, std::vector<Param> params)
-    : name_(std::move(name)), op_(std::move(op)), params_(std::move(params)) {}
+    : name_(std::move(name)), op_(std::move(op)), params_(std::move(params)) {
+  params_.push_back({std::string(kChain), {0, 1}});
+}
+
+CudaKernelSource CudaSpaceFamily::render(const Definition& d, const CudaTarget& t, const Point& point) const {
+  CudaKernelSource s = schedule(d, t, point);
+  if (View(*this, point)[kChain] == 0) return s;
+  for (size_t i = 0; i < s.plan.phases.size(); ++i) {
+    const bool waits_itself = i > 0 && s.plan.phases[i].overlap;
+    // The wait first: a phase that waits later itself reads inputs before, which what ran before the call may
+    // have written.
+    begin_with(&s.text, s.plan.phases[i].symbol,
+               waits_itself ? "  dependents_launch();\n" : "  dependency_wait();\n  dependents_launch();\n");
+    s.plan.phases[i].overlap = true;
+  }
+  return s;
+}
 
 bool CudaSpaceFamily::valid(const Definition& d, const CudaTarget& t, const Point& point) const {
   if (point.size() != params_.size()) return false;
   for (size_t i = 0; i < point.size(); ++i)
     if (point[i] < 0 || point[i] >= static_cast<int>(params_[i].values.size())) return false;
-  return allowed(d, t, View(*this, point));
+  const View v(*this, point);
+  return (v[kChain] == 0 || t.capability >= 90) && allowed(d, t, v);
 }
 
 std::vector<Point> CudaSpaceFamily::seeds(const Definition& d, const CudaTarget& t) const {
   std::vector<Point> found;
   for (const Settings& settings : seed_points(d, t)) {
     Point p(params_.size(), 0);
+    p.back() = t.capability >= 90 ? 1 : 0;
     bool known = true;
     for (const auto& [name, value] : settings) {
       const auto param =

@@ -1,5 +1,9 @@
 // CudaSpaceFamily: what the CUDA families have in common: a parameter list with access by name, seeds written
-// as name=value, and a builder for the source text.
+// as name=value, a builder for the source text, and the parameter `chain`.
+//
+// chain=1 (sm_90 on): every launch is a programmatic dependent one, and every kernel touches
+// memory only when the one before it has ended, and lets the next one start when all its blocks have come so far. So a launch's latency lies under the
+// kernel before it, whoever launched that.
 //
 // Thread-safety: immutable after construction. Cost: rendering is some µs of string building.
 #pragma once
@@ -26,6 +30,7 @@ class CudaSpaceFamily : public evolve::CudaTemplateFamily {
   const std::vector<Param>& params() const override { return params_; }
   std::vector<Point> seeds(const Definition& d, const CudaTarget& t) const override;
   bool valid(const Definition& d, const CudaTarget& t, const Point& point) const override;
+  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const final;
 
  protected:
   using Settings = std::vector<std::pair<std::string_view, int>>;
@@ -40,7 +45,9 @@ class CudaSpaceFamily : public evolve::CudaTemplateFamily {
     const Point& point_;
   };
 
-  CudaSpaceFamily(std::string name, std::string op, std::vector<Param> params);
+  CudaSpaceFamily(std::string name, std::string op, std::vector<Param> params);  // and `chain`
+  // The kernel of a point, but for `chain`.
+  virtual CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const = 0;
   // The family's own rules; called for points whose indices are in range.
   virtual bool allowed(const Definition& d, const CudaTarget& t, const View& v) const = 0;
   // Good starting points; a parameter left out takes its first value, a value that the parameter does not

@@ -20,7 +20,10 @@ std::string wgmma_text(const WgmmaShape& shape) {
   } else {
     text += operand(accumulators);
   }
-  text += ", " + operand(accumulators + a_words) + ", p, 1, 1" + (shape.a_registers ? "" : ", 0") +
+  text += ", " + operand(accumulators + a_words) + ", p, 1, 1" +
+          (shape.a_registers    ? ""
+           : shape.a_transposed ? ", 1"
+                                : ", 0") +
           (shape.b_transposed ? ", 1" : ", 0") + ";\\n}\"\n      : ";
   for (int i = 0; i < accumulators; ++i) text += (i ? ", \"+f\"(d[" : "\"+f\"(d[") + std::to_string(i) + "])";
   text += "\n      : ";

@@ -12,6 +12,7 @@ struct WgmmaShape {
   bool bf16 = false;          // else f16
   bool a_registers = true;    // A: const u32* (4 words); else a descriptor (u64)
   bool b_transposed = false;  // B lies with n contiguous ("MN-major"), else with k contiguous
+  bool a_transposed = false;  // of A in shared memory: with m contiguous
 };
 // D += A B, or D = A B where `add` is 0. Compiles to nothing but on sm_90a.
 std::string wgmma_text(const WgmmaShape& shape);

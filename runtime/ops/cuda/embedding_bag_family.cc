@@ -79,7 +79,7 @@ class EmbeddingBagFamily : public CudaSpaceFamily {
                          {"threads", {256, 128, 512, 64}},
                          {"persist", {0, 4, 8, 16}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     s.text = CudaSource()

@@ -17,8 +17,10 @@ void register_cuda_families(evolve::CudaFamilyRegistry& registry) {
   add_linear_rows_family(registry);
   add_linear_mma_family(registry);
   add_sdpa_decode_family(registry);
+  add_sdpa_decode_mma_family(registry);
   add_embedding_bag_family(registry);
   add_ikbo_family(registry);
+  add_ikbo_wgmma_family(registry);
   add_conv1d_f32_family(registry);
   add_optimized_fm_f32_family(registry);
   add_pffn_f32_family(registry);

@@ -71,7 +71,7 @@ class GatedMulFamily : public CudaSpaceFamily {
                         params_of(gelu)),
         gelu_(gelu) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     CudaSource text;

@@ -145,7 +145,7 @@ class IkboFamily : public CudaSpaceFamily {
                          {"stages", {3, 2, 4, 5}},
                          {"persist", {0, 1, 2, 3, 4}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const auto extents = d.const_extents();
     const int64_t m = extents[kM], n = extents[kN];

@@ -118,7 +118,7 @@ class LinearMmaFamily : public CudaSpaceFamily {
                          {"unroll", {4, 2, 1, 8}},
                          {"split", {1, 2, 4, 8}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const int64_t n = d.const_extents()[1], k = d.const_extents()[2];
     CudaKernelSource s;

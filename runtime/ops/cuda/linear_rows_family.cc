@@ -103,7 +103,7 @@ class LinearRowsFamily : public CudaSpaceFamily {
                          {"persist", {0, 2, 4, 8}},
                          {"load", {1, 0, 2}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     CudaSource text;

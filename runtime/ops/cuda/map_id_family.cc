@@ -110,7 +110,7 @@ class MapIdFamily : public CudaSpaceFamily {
                          {"persist", {2, 1, 4, 8}},
                          {"bulk", {1, 0}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const int64_t ids = d.const_extents()[1];
     const int64_t marks = (ids + v["every"] - 1) / v["every"];

@@ -80,7 +80,7 @@ class MbdtFamily : public CudaSpaceFamily {
                          {"search", {0, 1}},
                          {"shared", {1, 0}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     s.text = CudaSource()

@@ -60,7 +60,7 @@ class OptimizedFmF32Family : public CudaSpaceFamily {
                          {"persist", {2, 1, 3, 4, 6, 8}},
                          {"load", {0, 1, 2}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     s.text = CudaSource()

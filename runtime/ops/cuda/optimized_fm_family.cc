@@ -205,7 +205,7 @@ class OptimizedFmFamily : public CudaSpaceFamily {
                          {"warps", {16, 8, 7, 4, 6, 12}},
                          {"persist", {1, 2, 3, 4, 6, 8}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const Layout l = layout(d, v);
     CudaKernelSource s;

@@ -97,7 +97,7 @@ class PffnF32Family : public CudaSpaceFamily {
                          {"unroll", {4, 2, 8, 1}},
                          {"persist", {0, 1, 2, 3, 4}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     s.text = CudaSource()

@@ -163,7 +163,7 @@ class PffnFamily : public CudaSpaceFamily {
       : CudaSpaceFamily("pffn.warp_rows", "pffn",
                         {{"warps", {8, 7, 5, 4, 10, 3, 13}}, {"persist", {1, 2, 3, 4}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     s.text = CudaSource()

@@ -227,7 +227,7 @@ class PffnWgmmaFamily : public CudaSpaceFamily {
             "pffn.wgmma", "pffn",
             {{"groups", {2, 3, 1}}, {"xs", {2, 1, 3, 4, 5, 6}}, {"wst", {1, 2}}, {"halves", {1, 2}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const auto c = d.const_extents();
     const bool bf16 = element(d) == "bf16";

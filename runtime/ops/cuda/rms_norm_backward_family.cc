@@ -180,7 +180,7 @@ class RmsNormBackwardFamily : public CudaSpaceFamily {
                          {"load", {0, 1}},
                          {"store", {0, 1}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const int64_t n = d.const_extents()[1];
     CudaKernelSource s;

@@ -70,7 +70,7 @@ class RopeFamily : public CudaSpaceFamily {
                          {"load", {0, 1, 2}},
                          {"store", {0, 1}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const int64_t h = d.const_extents()[1], width = d.const_extents()[2];
     CudaKernelSource s;

@@ -182,7 +182,7 @@ class RowFamily : public CudaSpaceFamily {
                          {"store", {0, 1}}}),
         form_(form) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     CudaKernelSource s;
     CudaSource text;

@@ -185,7 +185,7 @@ class SdpaDecodeFamily : public CudaSpaceFamily {
                          {"split", {16, 1, 2, 4, 8, 32, 64}},
                          {"load", {1, 0, 2}}}) {}
 
-  CudaKernelSource render(const Definition& d, const CudaTarget& t, const Point& point) const override {
+  CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
     const auto extents = d.const_extents();
     const int64_t hq = extents[kHq], hk = extents[kHk], width = extents[kD];

@@ -197,7 +197,9 @@ class EmulatedTest : public ::testing::TestWithParam<EmulatedCase> {
     // One rounding of the type at each element, and fp32 sums (and tanh.approx's fit) at the largest.
     const bool half = dispatch::same_dtype(type, dispatch::kF16);
     const double unit = type.bits == 32 ? 0x1p-21 : half ? 0x1p-10 : 0x1p-8;
-    const double floor = (type.bits == 32 ? 2e-6 : 4e-5) * top;
+    // Attention on tensor cores rounds its weights to the type, as the library's does: they err alike and add up.
+    const bool rounds_weights = type.bits == 16 && p.definition->schema().op == "sdpa_decode";
+    const double floor = (type.bits == 32 ? 2e-6 : rounds_weights ? unit / 2 : 4e-5) * top;
     int wrong = 0;
     for (size_t i = 0; i < want.size() && wrong < 3; ++i) {
       const double got = args.value(out, static_cast<int64_t>(i));
