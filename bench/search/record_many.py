@@ -17,6 +17,8 @@ SPACES = {
         "--op ikbo_linear_compression --const M=54 --const N=32 --const Kc=108 --const Ku=147 --problem B=8,U=1",
     "softmax": "--op softmax --dtype bf16 --const N=1024 --problem M=16",
     "layer_norm": "--op layer_norm --const N=1024 --problem M=16",
+    "pffn": "--op pffn --const N=100 --const D=32 --const K=64 --problem B=1",
+    "optimized_fm": "--op optimized_fm --const N=24 --const D=64 --const K=160 --problem B=2",
 }
 # Neighbouring problems, for `reuse`: recorded when they are named.
 NEAR = {
@@ -25,6 +27,8 @@ NEAR = {
         "--op ikbo_linear_compression --const M=72 --const N=48 --const Kc=144 --const Ku=196 --problem B=12,U=1",
     "near/softmax": "--op softmax --dtype bf16 --const N=768 --problem M=32",
     "near/layer_norm": "--op layer_norm --const N=768 --problem M=32",
+    "near/pffn": "--op pffn --const N=150 --const D=48 --const K=96 --problem B=1",
+    "near/optimized_fm": "--op optimized_fm --const N=32 --const D=96 --const K=192 --problem B=3",
 }
 
 

@@ -4,8 +4,9 @@
 //
 // For every space of bench/search/spaces, sessions of the default policy that begin with
 //   seeds       the template families' own guesses (from scratch)
-//   neighbour   and the three best points of a session on a neighbouring problem (spaces/near/NAME.space), as a
-//               session takes them from its store: reuse
+//   points      and the three best points of a session on a neighbouring problem (spaces/near/NAME.space)
+//   neighbour   these points and all that the session evaluated, as a prior of the model, as a session takes both
+//               from its store: reuse
 //   nothing     no guesses at all
 //   pages       no guesses, but what the knowledge base retrieves (evolve/session/advice.h)
 //   skills      no guesses, but the wins of sessions on the other operators, written to a skill book and
@@ -62,6 +63,18 @@ std::vector<FamilyPoint> carried(const RecordedSpace& from, const RecordedSpace&
     if (there && to.valid(*there)) points.push_back(*there);
   }
   return points;
+}
+
+// All that a session evaluated, in another space of the operator.
+std::vector<evolve::search::PastResult> carried(const RecordedSpace& from, const RecordedSpace& to,
+                                                const std::vector<evolve::search::PastResult>& evaluated) {
+  std::vector<evolve::search::PastResult> past;
+  for (const auto& r : evaluated) {
+    const auto there = evolve::point_from_json(to, from.family_name(r.candidate.family),
+                                               evolve::point_to_json(from, r.candidate));
+    if (there) past.push_back({*there, r.cost});
+  }
+  return past;
 }
 
 niche::kb::Skill win_of(const Space& space, const std::pair<double, FamilyPoint>& best) {
@@ -130,23 +143,25 @@ int run(const Options& o) {
       ReplayOptions r;
       r.seed = static_cast<uint64_t>(seed);
       r.evaluations = o.budget;
-      return evolve::replay::replay(space, r)->elites;
+      return std::move(*evolve::replay::replay(space, r));
     };
     std::vector<niche::kb::Skill> wins;
     for (const Space& s : spaces)
-      if (const auto elites = explore(s.recorded); !elites.empty()) wins.push_back(win_of(s, elites.front()));
+      if (const auto r = explore(s.recorded); !r.elites.empty()) wins.push_back(win_of(s, r.elites.front()));
     const std::string file = (scratch / (std::to_string(seed) + ".sqlite")).string();
     auto book = niche::kb::SkillBook::open(file);
     if (!book.ok()) return fail(book.status().to_string());
     for (const auto& w : wins)
       if (auto added = (*book)->add(w); !added.ok()) return fail(added.status().to_string());
     for (const Space& s : spaces) {
-      const auto go = [&](const char* start, const char* policy, bool seeds, std::vector<FamilyPoint> warm) {
+      const auto go = [&](const char* start, const char* policy, bool seeds, std::vector<FamilyPoint> warm,
+                          std::vector<evolve::search::PastResult> past = {}) {
         ReplayOptions r;
         r.policy = policy;
         r.seed = static_cast<uint64_t>(seed) + 1'000'000;  // not the draws of the sessions before
         r.use_seeds = seeds;
         r.warm_start = std::move(warm);
+        r.past = std::move(past);
         const auto censored = static_cast<int>(s.recorded.points());
         r.evaluations = censored;
         r.stop_within = 1.02;
@@ -157,7 +172,12 @@ int run(const Options& o) {
       };
       go("random", "random", false, {});
       go("seeds", "default", true, {});
-      if (s.near) go("neighbour", "default", true, carried(*s.near, s.recorded, explore(*s.near)));
+      if (s.near) {
+        const auto before = explore(*s.near);
+        const auto points = carried(*s.near, s.recorded, before.elites);
+        go("points", "default", true, points);
+        go("neighbour", "default", true, points, carried(*s.near, s.recorded, before.evaluated));
+      }
       go("nothing", "default", false, {});
       go("pages", "default", false, advised(s, library->get(), nullptr));
       go("skills", "default", false, advised(s, nullptr, book->get()));

@@ -43,7 +43,7 @@ dispatch::Result<ReplayResult> replay(const RecordedSpace& space, const ReplayOp
   const WithoutSeeds unseeded(space);
   const search::SearchSpace& seen =
       options.use_seeds ? static_cast<const search::SearchSpace&>(space) : unseeded;
-  auto policy = search::make_policy(options.policy, seen, {options.seed, options.warm_start});
+  auto policy = search::make_policy(options.policy, seen, {options.seed, options.warm_start, options.past});
   if (!policy.ok()) return policy.status();
   search::Tree tree;
   search::Stagnation stagnation;
@@ -64,6 +64,7 @@ dispatch::Result<ReplayResult> replay(const RecordedSpace& space, const ReplayOp
       const double cost = space.cost(tree.node(id).candidate);
       tree.set_outcome(id, cost > 0 ? Outcome::kValid : Outcome::kFailed, cost);
       (*policy)->observed(tree, id);
+      result.evaluated.push_back({tree.node(id).candidate, cost});
       const double best = tree.best() == search::kNoNode ? 0 : tree.node(tree.best()).cost;
       result.best.push_back(best);
       // A session would stop after two restarts; a replay shows what more evaluations would bring.

@@ -42,11 +42,20 @@ class Policy {
   virtual void restart(const Tree& tree) { (void)tree; }
 };
 
+// An evaluation of an earlier session on a near problem; its cost there, 0: it failed a gate.
+struct PastResult {
+  FamilyPoint candidate;
+  double cost = 0;
+};
+
 struct PolicyOptions {
   uint64_t seed = 1;
   // Candidates known from elsewhere (best points of the nearest problem of earlier sessions), best first:
   // tried first.
   std::vector<FamilyPoint> warm_start;
+  // What the nearest of these sessions evaluated. The default policy's model begins with it; the families'
+  // seeds come after the first batch then, in case that it misleads. Points that the space does not have are left out.
+  std::vector<PastResult> past{};
 };
 
 // kNotFound lists the names: "default", "random", "greedy", "evolutionary", "uct", "surrogate".

@@ -9,7 +9,8 @@
 //
 // Why these shares: on the two recorded spaces that are there to tune on (layer_norm, softmax; 60 seeds,
 // evaluations to 1.02x): credit alone shared all evaluations and eight random points 54 and 31; three in four to the
-// model and eight points 46 and 37; two points 32 and 24; the model alone and two points 27 and 33. The model alone
+// model and eight points 46 and 37; two points 32 and 24; the model alone and two points 27 and 33 (before the process had
+// its additive part). The model alone
 // stalls now and then where a batch exploits one belief; random points tell little beside seeds. Measurements on
 // the spaces held out: docs/evolution.md.
 #include <array>
@@ -35,19 +36,14 @@ constexpr int kBranchLength = 32;     // evaluations that stay inside the branch
 class PortfolioPolicy final : public Policy {
  public:
   PortfolioPolicy(const SearchSpace& space, const PolicyOptions& options)
-      : rng_(options.seed),
-        moves_(space, rng_),
-        opening_(options.warm_start, moves_, kOpeningDraws),
-        screen_(space, {}),
-        bandit_(kOperatorCount) {
-    for (int f = 0; f < space.family_count(); ++f) credit_.emplace_back(space.params(f).size(), 1.0);
-  }
+      : PortfolioPolicy(space, options, usable_past(space, options.past)) {}
   std::string_view name() const override { return "default"; }
 
   std::vector<Proposal> propose(const Tree& tree, int count) override {
     Batch batch(tree, count);
     opening_.fill(batch, moves_);
     if (!opening_.done()) return batch.take();
+    if (tree.size() > 0) seeds_.fill(batch, moves_);
     grow_branch(tree, batch);
     for (auto k = static_cast<int>(kModelShare * count + rng_.uniform()); k > 0 && !batch.full(); --k) {
       const auto p = screen_.pick(tree, moves_, batch);
@@ -81,6 +77,17 @@ class PortfolioPolicy final : public Policy {
   }
 
  private:
+  PortfolioPolicy(const SearchSpace& space, const PolicyOptions& options, const std::vector<PastResult>& past)
+      : rng_(options.seed),
+        moves_(space, rng_),
+        opening_(past.empty() ? Opening(options.warm_start, moves_, kOpeningDraws)
+                              : Opening(options.warm_start)),
+        seeds_(past.empty() ? Opening({}) : Opening({}, moves_, 0)),
+        screen_(space, {}, past),
+        bandit_(kOperatorCount) {
+    for (int f = 0; f < space.family_count(); ++f) credit_.emplace_back(space.params(f).size(), 1.0);
+  }
+
   std::optional<Proposal> apply(Operator op, const Tree& tree, const Batch& batch) {
     const int here = tree.best();
     const FamilyPoint& from = tree.node(here).candidate;
@@ -151,6 +158,7 @@ class PortfolioPolicy final : public Policy {
   Rng rng_;
   Moves moves_;
   Opening opening_;
+  Opening seeds_;  // with a past: after the first batch, in case that it misleads
   Screen screen_;
   OperatorBandit bandit_;
   std::vector<std::vector<double>> credit_;

@@ -38,6 +38,10 @@ Screen::Entry Screen::entry(const FamilyPoint& c, int parent) const {
   return e;
 }
 
+double Screen::incumbent(const Tree& tree) const {
+  return tree.best() == kNoNode ? model_.past_best() : std::log(tree.node(tree.best()).cost);
+}
+
 void Screen::refresh(const Tree& tree, Moves& moves) {
   model_.fit(tree, moves.rng());
   fitted_revision_ = tree.revision();
@@ -53,7 +57,7 @@ void Screen::refresh(const Tree& tree, Moves& moves) {
         finalists_.push_back(entry(*c, parent));
     };
     const std::vector<int> elites = tree.elites(options_.elites);
-    for (int i = 0; i < options_.mutations; ++i) {
+    for (int i = 0; i < options_.mutations && !elites.empty(); ++i) {
       // The better an elite, the more of the mutations start from it.
       const size_t rank = std::min(moves.rng().below(elites.size()), moves.rng().below(elites.size()));
       auto c = moves.mutate(tree.node(elites[rank]).candidate);
@@ -63,8 +67,8 @@ void Screen::refresh(const Tree& tree, Moves& moves) {
     }
     for (int i = 0; i < options_.draws; ++i) fresh(moves.draw(), kNoNode);
   }
-  const double incumbent = std::log(tree.node(tree.best()).cost);
-  for (Entry& e : finalists_) e.rough_merit = merit(model_.rough(e.features), incumbent, 2 * options_.kappa);
+  const double best = incumbent(tree);
+  for (Entry& e : finalists_) e.rough_merit = merit(model_.rough(e.features), best, 2 * options_.kappa);
   const auto keep = std::min(finalists_.size(), static_cast<size_t>(options_.finalists));
   std::partial_sort(finalists_.begin(), finalists_.begin() + static_cast<std::ptrdiff_t>(keep),
                     finalists_.end(),
@@ -74,23 +78,26 @@ void Screen::refresh(const Tree& tree, Moves& moves) {
 }
 
 std::optional<Proposal> Screen::pick(const Tree& tree, Moves& moves, const Batch& batch) {
-  if (tree.best() == kNoNode) return std::nullopt;
+  if (tree.best() == kNoNode && !model_.has_past()) return std::nullopt;
   if (tree.revision() != fitted_revision_) refresh(tree, moves);
-  const double incumbent = std::log(tree.node(tree.best()).cost);
+  const double so_far = incumbent(tree);
   const double kappa =
       batch.size() == 0 ? options_.kappa : -options_.kappa * std::log(1.0 - moves.rng().uniform());
-  std::vector<std::vector<float>> taken;
-  for (const Proposal& p : batch.proposals()) taken.push_back(model_.features(p.candidate));
+  std::vector<std::pair<SurrogateModel::Features, SurrogateModel::Belief>> taken;
+  for (const Proposal& p : batch.proposals()) {
+    const SurrogateModel::Features f = model_.features(p.candidate);
+    taken.emplace_back(f, model_.belief(f));
+  }
   const Entry* best = nullptr;
   double best_merit = -1;
   for (const Entry& e : finalists_) {
     if (!batch.is_new(e.candidate)) continue;
-    SurrogateModel::Belief b = e.belief;
-    for (const auto& t : taken) {
-      const double r = model_.likeness(e.features, t);
-      b.deviation *= std::sqrt(std::max(0.0, 1 - r * r));
+    double left = 1;
+    for (const auto& [features, belief] : taken) {
+      const double r = model_.likeness(e.features, e.belief, features, belief);
+      left *= std::sqrt(std::max(0.0, 1 - r * r));
     }
-    const double m = merit(b, incumbent, kappa);
+    const double m = merit({e.belief.mean, e.belief.deviation * left, e.belief.p_valid, {}}, so_far, kappa);
     if (m > best_merit) best_merit = m, best = &e;
   }
   if (best == nullptr) return std::nullopt;

@@ -2,6 +2,8 @@
 // small enough to be listed, else mutations and crossings of the elites and random points; a few come out.
 #pragma once
 
+#include <span>
+
 #include "evolve/search/moves.h"
 #include "evolve/search/surrogate_model.h"
 
@@ -18,23 +20,25 @@ struct ScreenOptions {
 
 class Screen {
  public:
-  Screen(const SearchSpace& space, const ScreenOptions& options)
-      : space_(space), options_(options), model_(space) {}
+  // `past`: what a session on a near problem evaluated; the model has an opinion from the first batch on then.
+  Screen(const SearchSpace& space, const ScreenOptions& options, std::span<const PastResult> past = {})
+      : space_(space), options_(options), model_(space, past) {}
 
-  // The best that is new to tree and batch; nothing while nothing valid is known. Within one batch the model
-  // cannot learn; variety comes from a kappa drawn anew for each pick after the first (exponential, mean
-  // options.kappa), as in Hutter, Hoos, Leyton-Brown, "Parallel algorithm configuration" (2012), and from what
-  // a pick would tell about its neighbours: their deviation shrinks by their likeness to it.
+  // The best that is new to tree and batch; nothing while nothing valid is known, here or of the past. Within one
+  // batch the model cannot learn; variety comes from a kappa drawn anew for each pick after the first (exponential,
+  // mean options.kappa), as in Hutter, Hoos, Leyton-Brown, "Parallel algorithm configuration" (2012), and from what
+  // a pick would tell about others: their deviation shrinks by their likeness to it.
   std::optional<Proposal> pick(const Tree& tree, Moves& moves, const Batch& batch);
 
  private:
   struct Entry {
     FamilyPoint candidate;
     int parent = kNoNode;
-    std::vector<float> features;
+    SurrogateModel::Features features;
     SurrogateModel::Belief belief;
     double rough_merit = 0;
   };
+  double incumbent(const Tree& tree) const;  // log cost
   void list();
   void refresh(const Tree& tree, Moves& moves);
   Entry entry(const FamilyPoint& c, int parent) const;

@@ -21,4 +21,13 @@ int64_t SearchSpace::grid_size(int family) const {
   return n;
 }
 
+bool is_point_of(const SearchSpace& space, const FamilyPoint& c) {
+  if (c.family < 0 || c.family >= space.family_count()) return false;
+  const auto& params = space.params(c.family);
+  if (params.size() != c.point.size()) return false;
+  for (size_t i = 0; i < params.size(); ++i)
+    if (c.point[i] < 0 || c.point[i] >= static_cast<int>(params[i].values.size())) return false;
+  return space.valid(c);
+}
+
 }  // namespace niche::evolve::search

@@ -22,6 +22,10 @@ struct FamilyPoint {
 // Equal candidates have equal keys, different ones of one space different keys ("1:0,3,2").
 std::string point_key(const FamilyPoint& c);
 
+class SearchSpace;
+// Points of earlier sessions come from a store that other versions wrote: they may name what `space` does not have.
+bool is_point_of(const SearchSpace& space, const FamilyPoint& c);
+
 class SearchSpace {
  public:
   virtual ~SearchSpace() = default;

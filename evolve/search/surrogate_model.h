@@ -8,43 +8,71 @@
 //
 // Features: one column a family (1 or 0), one a parameter *name* (log2 of the value, over the name's range; -1
 // where the family has no such parameter), so that families learn from each other where they speak of the same
-// thing. Thread-safety: one owner.
+// thing. Where the evaluations of a session on a near problem are given, one more column tells its samples from this
+// session's: the process finds out how much the one problem says of the other (a task kernel; Bonilla, Chai,
+// Williams, "Multi-task Gaussian Process Prediction", 2007). Their costs are shifted by the mean difference of the points
+// that both sessions tried. Thread-safety: one owner.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "evolve/search/forest.h"
 #include "evolve/search/gaussian_process.h"
-#include "evolve/search/tree.h"
+#include "evolve/search/policy.h"
 
 namespace niche::evolve::search {
 
 class SurrogateModel {
  public:
+  struct Features {
+    std::vector<float> values;    // what the trees see
+    std::vector<uint8_t> levels;  // of each value its number in the column: what the process sees
+  };
   struct Belief {
     double mean = 0, deviation = 0;  // of log(cost)
     double p_valid = 1;
+    GaussianProcess::Prediction process;
   };
 
-  explicit SurrogateModel(const SearchSpace& space);
+  // `past`: of points that the space has and that passed.
+  explicit SurrogateModel(const SearchSpace& space, std::span<const PastResult> past = {});
 
-  // Learns from all outcomes in the tree. Some 20 ms for a hundred nodes.
+  // Learns from all outcomes in the tree, and from the past. Some 20 ms for a hundred nodes.
   void fit(const Tree& tree, Rng& rng);
   bool ready() const { return !time_.empty(); }
+  bool has_past() const { return !past_.empty(); }
+  double past_best() const { return past_.front().log_cost; }  // requires has_past()
 
-  std::vector<float> features(const FamilyPoint& c) const;
-  // By the trees alone, about 1 µs; by both, some 10 µs.
-  Belief rough(const std::vector<float>& features) const;
-  Belief belief(const std::vector<float>& features) const;
-  // How alike the process thinks two candidates to be, 0 to 1.
-  double likeness(const std::vector<float>& a, const std::vector<float>& b) const;
+  Features features(const FamilyPoint& c) const;
+  // Some µs: without the process' deviation, `process` is empty.
+  Belief rough(const Features& features) const;
+  // Some 10 µs.
+  Belief belief(const Features& features) const;
+  // GaussianProcess::likeness of two candidates.
+  double likeness(const Features& a, const Belief& of_a, const Features& b, const Belief& of_b) const {
+    return process_.likeness(a.levels, of_a.process, b.levels, of_b.process);
+  }
 
  private:
+  struct Past {
+    Features features;
+    std::string key;
+    double log_cost = 0;
+  };
+  void find_levels(int family_columns);
+  void remember(std::span<const PastResult> past);
+  double shift_of_past(const Tree& tree) const;
+  void fit_process(const Tree& tree, std::span<const int> valid, double shift);
+
   int families_;
-  int width_;
+  int width_ = 0;
+  bool tells_past_;                                       // there is a last column
   std::vector<std::vector<int>> columns_;                 // [family][parameter] -> column
   std::vector<std::vector<std::vector<float>>> encoded_;  // [family][parameter][value index]
+  std::vector<std::vector<float>> levels_;                // [column]: its values, rising
+  std::vector<Past> past_;                                // those that passed, best first
   Forest time_, validity_;
   GaussianProcess process_;
   bool any_failed_ = false;

@@ -50,9 +50,6 @@ std::vector<std::pair<std::string, int>> settings_of(std::string_view text) {
 std::vector<Advice> gather_advice(const std::string& op, const std::string& arch, kb::Library* library,
                                   kb::SkillBook* skills) {
   std::vector<Advice> advice;
-  if (skills != nullptr)
-    if (const auto wins = skills->elsewhere(op, arch, kSkillsMax); wins.ok())
-      for (const kb::Skill& s : *wins) advice.push_back({s.title, settings_of(s.title), s.id});
   if (library != nullptr) {
     kb::Query q;
     q.platform = arch;
@@ -63,19 +60,31 @@ std::vector<Advice> gather_advice(const std::string& op, const std::string& arch
       std::set<std::string> pages;
       for (const kb::Hit& h : *hits)
         if (const kb::Document* d = library->find(h.document); d != nullptr && pages.insert(d->id).second)
-          for (const std::string& line : d->settings) advice.push_back({d->id, settings_of(line), 0});
+          for (const std::string& line : d->settings) advice.push_back({d->id, settings_of(line), 0, false});
     }
   }
+  if (skills != nullptr)
+    if (const auto wins = skills->elsewhere(op, arch, kSkillsMax); wins.ok()) {
+      bool suspect = false;  // trusted ones come first
+      for (const kb::Skill& s : *wins) {
+        if (suspect) break;
+        suspect = !s.trusted();
+        advice.push_back({s.title, settings_of(s.title), s.id, suspect});
+      }
+    }
   std::erase_if(advice, [](const Advice& a) { return a.settings.empty(); });
   return advice;
 }
 
 std::vector<AdvisedPoint> advised_points(const search::SearchSpace& space, std::span<const Advice> advice,
                                          int points_max) {
+  const bool skills = std::any_of(advice.begin(), advice.end(), [](const Advice& a) { return a.skill != 0; });
   std::vector<AdvisedPoint> points;
-  for (const Advice& a : advice)
-    for (int f = 0; f < space.family_count(); ++f) {
-      if (static_cast<int>(points.size()) >= points_max) return points;
+  for (const Advice& a : advice) {
+    const int room = a.skill == 0 && skills ? points_max - 1 : points_max;
+    const size_t before = points.size();
+    for (int f = 0; f < space.family_count() && static_cast<int>(points.size()) < room; ++f) {
+      if (a.suspect && points.size() > before) break;
       const auto base = first_point(space, f);
       auto settings = shared(space.params(f), a);
       if (!base) continue;
@@ -88,6 +97,7 @@ std::vector<AdvisedPoint> advised_points(const search::SearchSpace& space, std::
         break;
       }
     }
+  }
   return points;
 }
 

@@ -65,7 +65,7 @@ SessionEvent SessionImpl::run() {
     emit(e);
     return e;
   };
-  search::PolicyOptions options{request_.seed, warm_};
+  search::PolicyOptions options{request_.seed, warm_, past_};
   auto policy = search::make_policy(request_.policy, space_, options);
   if (!policy.ok()) return fail(policy.status());
   policy_ = std::move(*policy);

@@ -15,6 +15,7 @@ using search::Outcome;
 
 // Programs of earlier sessions that are tried first.
 constexpr size_t kKnownProgramsMax = 4;
+constexpr size_t kPastResultsMax = 400;  // the model grows slower with each
 
 Status SessionImpl::prepare() {
   if (space_.family_count() == 0)
@@ -52,6 +53,12 @@ Status SessionImpl::take_up(const store::SessionRow& row) {
     if (auto at = point_from_json(space_, w["family"].get<std::string>(), w["point"].dump()))
       warm_.push_back(*at);
   }
+  if (stored.contains("past"))
+    for (const auto& w : stored["past"]) {
+      if (!w.is_object() || !w.contains("family") || !w.contains("point") || !w.contains("cost")) continue;
+      if (auto at = point_from_json(space_, w["family"].get<std::string>(), w["point"].dump()))
+        past_.push_back({*at, w["cost"].get<double>()});
+    }
   auto nodes = parts_.store->nodes(row.id);
   if (!nodes.ok()) return nodes.status();
   auto evaluations = parts_.store->evaluations(row.id);
@@ -83,7 +90,12 @@ Status SessionImpl::begin() {
     warm_.push_back(a.point);
     if (a.skill != 0) advised_.push_back(std::move(a));
   }
-  nlohmann::json warm = nlohmann::json::array();
+  if (past.ok()) remember_nearest(*past);
+  nlohmann::json warm = nlohmann::json::array(), learnt = nlohmann::json::array();
+  for (const search::PastResult& r : past_)
+    learnt.push_back({{"family", space_.family_name(r.candidate.family)},
+                      {"point", nlohmann::json::parse(point_to_json(space_, r.candidate))},
+                      {"cost", r.cost}});
   for (const search::FamilyPoint& at : warm_)
     warm.push_back({{"family", space_.family_name(at.family)},
                     {"point", nlohmann::json::parse(point_to_json(space_, at))}});
@@ -95,12 +107,28 @@ Status SessionImpl::begin() {
   row.dtype = dtype;
   row.arch = arch;
   row.problems_json = problems_to_json(request_.problems);
-  row.request_json =
-      nlohmann::json{{"request", nlohmann::json::parse(request_to_json(request_))}, {"warm", warm}}.dump();
+  row.request_json = nlohmann::json{
+      {"request", nlohmann::json::parse(request_to_json(request_))},
+      {"warm", warm},
+      {"past", learnt}}.dump();
   row.started_unix_ns = parts_.clock->unix_time_ns();
   NICHE_RETURN_IF_ERROR(parts_.store->begin_session(row));
   recorder_ = Recorder(parts_.store, request_.session_id);
   return {};
+}
+
+// What the session on the nearest problem evaluated. A store that cannot tell costs the session its prior, no more.
+void SessionImpl::remember_nearest(const std::vector<store::PastBest>& past) {
+  const std::string nearest = nearest_session(request_.definition_json, request_.problems, past);
+  if (nearest.empty()) return;
+  const auto nodes = parts_.store->nodes(nearest);
+  if (!nodes.ok()) return;
+  for (const store::NodeRow& n : *nodes) {
+    if (past_.size() >= kPastResultsMax) break;
+    if (!(n.cost > 0) || n.outcome == "in_flight" || n.outcome == "failed") continue;
+    if (const auto at = point_from_json(space_, n.family, n.point_json); at && space_.valid(*at))
+      past_.push_back({*at, n.cost});
+  }
 }
 
 // Results up to the first of a node that is not there yet. Programs are there from the beginning.

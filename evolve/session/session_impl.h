@@ -57,6 +57,7 @@ class SessionImpl final : public Session {
   // ---- setting up
   dispatch::Status take_up(const store::SessionRow& row);
   dispatch::Status begin();
+  void remember_nearest(const std::vector<store::PastBest>& past);
   dispatch::Status replay();
   void apply_history(size_t& result, int end);
 
@@ -118,7 +119,8 @@ class SessionImpl final : public Session {
   Objective objective_;
   Recorder recorder_;
   std::vector<search::FamilyPoint> warm_;
-  std::vector<AdvisedPoint> advised_;  // those of warm_ that a skill of another operator suggested
+  std::vector<search::PastResult> past_;  // of the session on the nearest problem
+  std::vector<AdvisedPoint> advised_;     // those of warm_ that a skill of another operator suggested
   SessionHistory history_;
 
   search::Tree tree_;

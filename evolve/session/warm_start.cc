@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "evolve/definition_json.h"
@@ -39,6 +38,24 @@ double variable_distance(const std::vector<SeenProblem>& a, const std::vector<Se
   return weights > 0 ? sum / weights : kInfinity;
 }
 
+// Sessions by their distance, nearest first, newest of equal ones first.
+std::vector<std::pair<double, std::string>> by_distance(const std::string& definition_json,
+                                                        const std::vector<SeenProblem>& problems,
+                                                        const std::vector<store::PastBest>& past) {
+  std::vector<std::pair<double, std::string>> order;
+  std::set<std::string> known;
+  for (const store::PastBest& p : past) {
+    if (!known.insert(p.session).second) continue;
+    const auto theirs = problems_from_json(p.problems_json);
+    if (!theirs.ok()) continue;
+    const double d = problem_distance(definition_json, problems, p.definition_json, *theirs);
+    if (d < kInfinity) order.emplace_back(d, p.session);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  return order;
+}
+
 }  // namespace
 
 double problem_distance(const std::string& definition_a, const std::vector<SeenProblem>& problems_a,
@@ -69,19 +86,7 @@ std::vector<search::FamilyPoint> warm_start(const search::SearchSpace& space,
                                             const std::vector<SeenProblem>& problems,
                                             const std::vector<store::PastBest>& past,
                                             const WarmStartOptions& options) {
-  std::map<std::string, double> distance;  // by session
-  for (const store::PastBest& p : past) {
-    if (distance.contains(p.session)) continue;
-    const auto theirs = problems_from_json(p.problems_json);
-    distance[p.session] =
-        theirs.ok() ? problem_distance(definition_json, problems, p.definition_json, *theirs) : kInfinity;
-  }
-  std::vector<std::pair<double, std::string>> order;
-  for (const auto& [session, d] : distance)
-    if (d < kInfinity) order.emplace_back(d, session);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-
+  const auto order = by_distance(definition_json, problems, past);
   std::vector<search::FamilyPoint> points;
   std::set<std::string> sources;  // several points of a grid may be one source
   int sessions = 0;
@@ -99,6 +104,12 @@ std::vector<search::FamilyPoint> warm_start(const search::SearchSpace& space,
     if (taken > 0 && ++sessions >= options.sessions) break;
   }
   return points;
+}
+
+std::string nearest_session(const std::string& definition_json, const std::vector<SeenProblem>& problems,
+                            const std::vector<store::PastBest>& past) {
+  const auto order = by_distance(definition_json, problems, past);
+  return order.empty() || order.front().first > kNearEnough ? "" : order.front().second;
 }
 
 }  // namespace niche::evolve

@@ -26,6 +26,12 @@ std::vector<search::FamilyPoint> warm_start(const search::SearchSpace& space,
                                             const std::vector<store::PastBest>& past,
                                             const WarmStartOptions& options = {});
 
+// The session whose evaluations may stand as a prior (PolicyOptions::past): the nearest one that is near enough, that is,
+// whose sizes are within a factor of e on average; the newest of equally near ones. Empty: none.
+inline constexpr double kNearEnough = 1.0;
+std::string nearest_session(const std::string& definition_json, const std::vector<SeenProblem>& problems,
+                            const std::vector<store::PastBest>& past);
+
 // For tests and for `niche explain`: how far two problem sets are apart; infinite when the documents do not
 // compare.
 double problem_distance(const std::string& definition_a, const std::vector<SeenProblem>& problems_a,

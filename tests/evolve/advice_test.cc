@@ -63,7 +63,24 @@ TEST(Advice, LeavesTheLastSettingsOutOfWhatWouldNotBuild) {
   EXPECT_EQ(points[0].point, (search::FamilyPoint{0, {2, 0, 0}}));
 }
 
-TEST(Advice, ComesFromWinsOfOtherOperatorsAndFromPages) {
+TEST(Advice, ASuspectSkillGetsTheLastPlaceAndOnePoint) {
+  const TwoFamilies space;
+  const Advice advice[] = {{"page", settings_of("mr=4 nr=1"), 0, false},
+                           {"page", settings_of("mr=4 nr=2"), 0, false},
+                           {"page", settings_of("mr=4 nr=3"), 0, false},
+                           {"new", settings_of("mr=6 nr=2 rows=4 unroll=2"), 7, true}};
+  const auto points = advised_points(space, advice, 3);
+  ASSERT_EQ(points.size(), 3U);
+  EXPECT_EQ(points[1].skill, 0);
+  EXPECT_EQ(points[2].skill, 7);
+  EXPECT_EQ(points[2].point.family, 0);
+  // With room enough it still is one point, though both families know two of its names.
+  EXPECT_EQ(advised_points(space, advice, 6).size(), 4U);
+  const Advice trusted[] = {{"proven", settings_of("mr=6 nr=2 rows=4 unroll=2"), 7, false}};
+  EXPECT_EQ(advised_points(space, trusted, 6).size(), 2U);
+}
+
+TEST(Advice, PagesComeFirstThenProvenSkillsThenOneSuspect) {
   const TempDir dir;
   auto book = kb::SkillBook::open(dir.path() + "/skills.sqlite");
   ASSERT_TRUE(book.ok());
@@ -73,11 +90,20 @@ TEST(Advice, ComesFromWinsOfOtherOperatorsAndFromPages) {
   ASSERT_TRUE((*book)->add(win("ikbo", "ikbo.tile mr=1 nr=1", 99)).ok());  // the operator's own: warm_start's
   auto library = kb::Library::open();
   ASSERT_TRUE(library.ok());
-  const auto advice = gather_advice("ikbo", "cpu.avx2", library->get(), book->get());
+  auto advice = gather_advice("ikbo", "cpu.avx2", library->get(), book->get());
+  ASSERT_GE(advice.size(), 2U);
+  EXPECT_EQ(advice.front().skill, 0);
+  EXPECT_EQ(advice.back().skill, best);
+  EXPECT_TRUE(advice.back().suspect);
+  EXPECT_EQ(advice[advice.size() - 2].skill, 0);  // one suspect, no more
+
+  for (int i = 0; i < kb::kTrustedAfter; ++i) ASSERT_TRUE((*book)->shown({best}, true).ok());
+  advice = gather_advice("ikbo", "cpu.avx2", library->get(), book->get());
   ASSERT_GE(advice.size(), 3U);
-  EXPECT_EQ(advice[0].skill, best);
-  EXPECT_EQ(advice[1].from, "conv1d.direct mr=6 nr=2");
-  EXPECT_EQ(advice[2].skill, 0);
+  EXPECT_EQ(advice[advice.size() - 2].skill, best);
+  EXPECT_FALSE(advice[advice.size() - 2].suspect);
+  EXPECT_EQ(advice.back().from, "conv1d.direct mr=6 nr=2");
+  EXPECT_TRUE(advice.back().suspect);
   EXPECT_TRUE(gather_advice("ikbo", "cpu.avx2", nullptr, nullptr).empty());
   // Another architecture's wins are no advice.
   EXPECT_TRUE(gather_advice("ikbo", "cpu.avx512", nullptr, book->get()).empty());

@@ -143,6 +143,38 @@ TEST(DefaultPolicy, TriesTheWarmStartFirst) {
   EXPECT_EQ(first[0].made_by, "warm");
 }
 
+TEST(DefaultPolicy, WhatANearProblemTaughtSparesEvaluations) {
+  int with = 0, without = 0;
+  for (uint64_t landscape = 200; landscape < 204; ++landscape) {
+    const ModelSpace space(landscape);
+    // The near problem: three times as dear, and none of the points that are looked for was tried there.
+    PolicyOptions options{landscape, {}};
+    auto before = make("random", space, landscape + 7);
+    Tree tree;
+    while (tree.size() < 200)
+      for (const Proposal& p : before->propose(tree, 8)) {
+        const int id = tree.add({p.parent, p.second_parent, 0, p.made_by, p.candidate});
+        const double t = space.cost(p.candidate);
+        tree.set_outcome(id, t > 0 ? Outcome::kValid : Outcome::kFailed, t);
+        if (t == 0 || t > 1.02 * space.optimum()) options.past.push_back({p.candidate, 3 * t});
+      }
+    auto mine = std::move(*make_policy("default", space, options)), fresh = make("default", space, landscape);
+    with += evaluations_to_target(*mine, space, 1.02, 2000, 8);
+    without += evaluations_to_target(*fresh, space, 1.02, 2000, 8);
+  }
+  EXPECT_LT(2 * with, without) << with << " with, " << without << " without";
+}
+
+TEST(DefaultPolicy, APastThatSaysNothingChangesNothing) {
+  const ModelSpace space(7);
+  PolicyOptions options{5, {}};
+  for (int i = 0; i < 20; ++i) options.past.push_back({{0, {0}}, 1.0});                // not of this space
+  for (int i = 0; i < 20; ++i) options.past.push_back({space.best(), 0});              // failed
+  for (int i = 0; i < 7; ++i) options.past.push_back({{0, {0, 0, 0, 0, 0, 0}}, 1.0});  // too few
+  auto mine = std::move(*make_policy("default", space, options)), fresh = make("default", space, 5);
+  EXPECT_EQ(run(*mine, space, 80, 8), run(*fresh, space, 80, 8));
+}
+
 TEST(DefaultPolicy, RestartDrawsABranchOfItsOwn) {
   const ModelSpace space(8);
   auto policy = make("default", space, 3);
@@ -202,34 +234,65 @@ TEST(Forest, WithoutSamplesPredictsZero) {
   EXPECT_EQ(forest.predict(row).mean, 0);
 }
 
+// Values 0, 1/8, ..., 1.
+std::vector<float> ninths() {
+  std::vector<float> v;
+  for (int i = 0; i <= 8; ++i) v.push_back(static_cast<float>(i) / 8);
+  return v;
+}
+
 TEST(GaussianProcess, FindsWhichFeatureMattersAndIsUnsureFarAway) {
   Rng rng(5);
-  std::vector<float> rows;
+  std::vector<uint8_t> rows;
   std::vector<double> targets;
   for (int i = 0; i < 40; ++i) {
-    const auto x = static_cast<float>(rng.uniform() * 0.5), idle = static_cast<float>(rng.uniform());
+    const auto x = static_cast<uint8_t>(rng.below(5)), idle = static_cast<uint8_t>(rng.below(9));
     rows.insert(rows.end(), {x, idle});
-    targets.push_back(3 * x);
+    targets.push_back(3.0 * x / 8);
   }
-  GaussianProcess p;
+  GaussianProcess p({ninths(), ninths()});
   EXPECT_TRUE(p.empty());
-  p.fit(rows, 2, targets, 2);
-  const float near[] = {0.25F, 0.5F}, moved[] = {0.25F, 0.9F}, far[] = {1.0F, 0.5F};
-  EXPECT_NEAR(p.predict(near).mean, 0.75, 0.1);
-  EXPECT_NEAR(p.predict(moved).mean, 0.75, 0.1);
-  EXPECT_GT(p.predict(far).deviation, 2 * p.predict(near).deviation);
-  EXPECT_GT(p.likeness(near, moved), p.likeness(near, far));
-  EXPECT_NEAR(p.likeness(near, near), 1, 1e-12);
+  p.fit(rows, targets, 2);
+  const uint8_t near[] = {2, 4}, moved[] = {2, 7}, far[] = {8, 4};
+  const auto of_near = p.predict(near), of_moved = p.predict(moved), of_far = p.predict(far);
+  EXPECT_NEAR(of_near.mean, 0.75, 0.1);
+  EXPECT_NEAR(of_moved.mean, 0.75, 0.1);
+  EXPECT_NEAR(p.mean(near), of_near.mean, 1e-12);
+  EXPECT_GT(of_far.deviation, 2 * of_near.deviation);
+  // To measure a neighbour of what is unknown tells of it; to measure what is known, little.
+  const uint8_t beside[] = {7, 4};
+  const auto of_beside = p.predict(beside);
+  EXPECT_GT(p.likeness(far, of_far, beside, of_beside), p.likeness(far, of_far, near, of_near));
+}
+
+TEST(GaussianProcess, WhereFeaturesAddUpItKnowsWhatItNeverSawTogether) {
+  // Each sample moves one feature of eight; the best point moves all of them.
+  constexpr size_t kWidth = 8;
+  std::vector<uint8_t> rows;
+  std::vector<double> targets;
+  for (size_t d = 0; d < kWidth; ++d)
+    for (uint8_t v = 0; v <= 8; v += 2) {
+      std::vector<uint8_t> row(kWidth, 0);
+      row[d] = v;
+      rows.insert(rows.end(), row.begin(), row.end());
+      targets.push_back(1 - 0.1 * v / 8);
+    }
+  GaussianProcess p(std::vector<std::vector<float>>(kWidth, ninths()));
+  p.fit(rows, targets, 2);
+  const std::vector<uint8_t> all(kWidth, 8), none(kWidth, 0);
+  // The truth is 0.8 lower. A product of kernels falls back to the mean far from all samples: 0.09 lower.
+  EXPECT_LT(p.mean(all), p.mean(none) - 0.15);
 }
 
 TEST(GaussianProcess, EqualSamplesDoNotBreakIt) {
-  const std::vector<float> rows{0.5F, 0.5F, 0.5F, 0.5F};
+  const std::vector<uint8_t> rows{4, 4, 4, 4};
   const std::vector<double> targets{1, 1, 1, 1};
-  GaussianProcess p;
-  p.fit(rows, 1, targets, 2);
-  const float at[] = {0.5F};
+  GaussianProcess p({ninths()});
+  p.fit(rows, targets, 2);
+  const uint8_t at[] = {4};
   EXPECT_NEAR(p.predict(at).mean, 1, 1e-6);
-  p.fit({}, 1, {}, 1);
+  EXPECT_LE(p.likeness(at, p.predict(at), at, p.predict(at)), 1);
+  p.fit({}, {}, 1);
   EXPECT_TRUE(p.empty());
   EXPECT_EQ(p.predict(at).mean, 0);
 }

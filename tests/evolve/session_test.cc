@@ -126,9 +126,35 @@ TEST_F(SessionTest, TriesWhatASkillOfAnotherOperatorSuggestsAndCountsWhetherItHe
   const auto skills = (*book)->all();
   for (const kb::Skill& k : *skills) {
     if (k.id != good && k.id != bad) continue;
-    EXPECT_EQ(k.shown, 1) << k.title;
+    EXPECT_EQ(k.shown, k.id == good ? 1 : 0) << k.title;  // one suspect skill at a time
     EXPECT_EQ(k.helped, k.id == good ? 1 : 0) << k.title;
   }
+}
+
+TEST_F(SessionTest, WhatTheNearestSessionEvaluatedIsThePriorOfTheNext) {
+  open_store();
+  request_.evaluations_max = 30;
+  run();
+  const auto learnt = [&](const std::string& session) {
+    const std::string text = store_->session(session)->request_json;
+    return text.substr(text.find("\"past\":"), 9) != "\"past\":[]";
+  };
+  EXPECT_FALSE(learnt("s1"));
+  request_.session_id = "s2", request_.problems = {{{24}, 1, false}};
+  run();
+  EXPECT_TRUE(learnt("s2"));
+  const auto nodes = store_->nodes("s2");
+  ASSERT_TRUE(nodes.ok() && !nodes->empty());
+  EXPECT_EQ(nodes->front().made_by, "warm");
+  for (const store::NodeRow& n : *nodes) {
+    if (n.batch == 0) {
+      EXPECT_NE(n.made_by, "seed");
+    }
+  }
+  // Too far to go by: the model begins anew.
+  request_.session_id = "s3", request_.problems = {{{16 << 12}, 1, false}};
+  run();
+  EXPECT_FALSE(learnt("s3"));
 }
 
 TEST_F(SessionTest, FindsTheBestAndCommitsIt) {
