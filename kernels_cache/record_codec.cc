@@ -100,6 +100,12 @@ std::vector<fbs::TaskFactor> factors_of(const std::vector<dispatch::TaskFactor>&
   return out;
 }
 
+// flatbuffers' verifier looks at where a vector's length lies, not at the structs behind it (version 22).
+template <typename Struct>
+bool well_placed(const flatbuffers::Vector<const Struct*>* v) {
+  return v == nullptr || v->size() == 0 || reinterpret_cast<uintptr_t>(v->Data()) % alignof(Struct) == 0;
+}
+
 std::string text_of(const flatbuffers::String* s) { return s == nullptr ? std::string() : s->str(); }
 
 Miss corrupt_miss(const std::string& where, const std::string& text) {
@@ -214,6 +220,7 @@ Result<KernelRecord> decode_record(std::span<const uint8_t> payload) {
   r.definition_json = text_of(k.definition_json());
   r.kind = static_cast<dispatch::KernelKind>(k.kind());
   if (k.var_ranges() != nullptr) {
+    if (!well_placed(k.var_ranges())) return corrupt("guard: ranges at an odd address");
     if (k.var_ranges()->size() > dispatch::kMaxVarAxes) return corrupt("guard: more variable axes than fit");
     for (const fbs::Range* v : *k.var_ranges())
       r.guard.var[static_cast<size_t>(r.guard.var_count++)] = {v->lo(), v->hi(), v->multiple_of()};
@@ -221,6 +228,7 @@ Result<KernelRecord> decode_record(std::span<const uint8_t> payload) {
   r.guard.alignment_bytes = k.alignment_bytes();
   if (k.phases() != nullptr) {
     for (const fbs::Phase* p : *k.phases()) {
+      if (!well_placed(p->factors())) return corrupt("phase: factors at an odd address");
       dispatch::Phase phase{text_of(p->symbol()), {}, p->parallel_min_tasks()};
       if (p->factors() != nullptr)
         for (const fbs::TaskFactor* f : *p->factors()) phase.factors.push_back({f->axis(), f->divisor()});
@@ -229,6 +237,7 @@ Result<KernelRecord> decode_record(std::span<const uint8_t> payload) {
   }
   if (k.cuda_phases() != nullptr) {
     for (const fbs::CudaPhase* p : *k.cuda_phases()) {
+      if (!well_placed(p->factors())) return corrupt("phase: factors at an odd address");
       dispatch::CudaPhase phase{text_of(p->symbol()), {},           p->threads(), p->shared_bytes(),
                                 p->blocks_per_sm(),   p->cluster(), p->overlap()};
       if (p->factors() != nullptr)

@@ -39,16 +39,15 @@ int own_port(int fd) {
 }
 
 // Calls see(fd, number) for each of this process's connections that came in by `port`. The descriptor is a duplicate: it
-// stays what it is whatever its owner does meanwhile.
+// stays what it is whatever its owner does meanwhile. What the others are is asked of their paths: they are not ours to use.
 template <typename See>
 void each_connection(int port, See see) {
   DIR* all = opendir("/proc/self/fd");
   if (all == nullptr) return;
   while (const dirent* entry = readdir(all)) {
     struct stat st {};
-    const int owned = std::atoi(entry->d_name);
-    if (fstat(owned, &st) != 0 || !S_ISSOCK(st.st_mode)) continue;
-    const int fd = fcntl(owned, F_DUPFD_CLOEXEC, 0);
+    if (fstatat(dirfd(all), entry->d_name, &st, 0) != 0 || !S_ISSOCK(st.st_mode)) continue;
+    const int fd = fcntl(std::atoi(entry->d_name), F_DUPFD_CLOEXEC, 0);
     if (fd < 0) continue;
     if (fstat(fd, &st) == 0 && own_port(fd) == port) see(fd, st.st_ino);
     ::close(fd);

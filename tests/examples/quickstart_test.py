@@ -36,8 +36,8 @@ def main():
             print(f"a session started; nothing served yet beside a load of {os.getloadavg()[0]:.1f}:\n{text}")
             return
         assert "served by: rms_norm.f32." in text, text
-        again, text = run(directory)
-        assert again["rollout"] == "incumbent" and "served by: rms_norm.f32." in text, text
+        _, text = run(directory)
+        assert "served by: rms_norm.f32." in text, text
         print(f"an evolved kernel serves, and from the start in a second run:\n{text}")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
