@@ -8,15 +8,15 @@
 // 16 splits read 8 x 4096 keys on an H200 in 9.4 us; 32 and 64 splits lost, and so did a cluster a head. Not
 // run yet.
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/ops/cuda/cuda_space_family.h"
 #include "runtime/ops/cuda/families.h"
+#include "runtime/ops/cuda/sdpa_decode_plan.h"
 
 namespace niche::ops_cuda {
 namespace {
 
-enum Axis { kB, kS, kHq, kHk, kD };
+using namespace sdpa_decode;
 
 constexpr std::string_view kBody = R"(
 enum : int { THREADS = WARPS * 32, G = HQ / HK, PER = D / LANES, VEC = 16 / (int)sizeof(T), CHUNKS = PER / VEC,
@@ -189,7 +189,6 @@ class SdpaDecodeFamily : public CudaSpaceFamily {
     const View v(*this, point);
     const auto extents = d.const_extents();
     const int64_t hq = extents[kHq], hk = extents[kHk], width = extents[kD];
-    const double scale = d.attr("scale") != 0 ? d.attr("scale") : 1 / std::sqrt(static_cast<double>(width));
     CudaKernelSource s;
     s.text = CudaSource()
                  .type("T", element(d))
@@ -201,7 +200,7 @@ class SdpaDecodeFamily : public CudaSpaceFamily {
                  .let("WARPS", v["warps"])
                  .let("SPLIT", v["split"])
                  .let("LOAD", v["load"])
-                 .let_float("SCALE_LOG2", scale * 1.4426950408889634)
+                 .let_float("SCALE_LOG2", scale_log2(d))
                  .body(kBody)
                  .take();
     dispatch::CudaPhase p;
@@ -210,25 +209,12 @@ class SdpaDecodeFamily : public CudaSpaceFamily {
     p.threads = v["warps"] * 32;
     s.plan.phases = {p};
     s.limits = any_problem(d, 16);
-    if (v["split"] > 1) {
-      const int64_t bytes = hq * v["split"] * (width + 2) * 4;  // a sequence
-      const int64_t most = std::clamp<int64_t>(kWorkspaceBytes / bytes, 1, 4096);
-      s.limits.var[0].hi = most;
-      s.plan.workspace_bytes = most * bytes;
-      dispatch::CudaPhase merge;
-      merge.symbol = "merge";
-      merge.factors = {{kB, 1}, {kHq, 1}};
-      merge.threads = 128;
-      merge.overlap = t.capability >= 90;
-      s.plan.phases.push_back(merge);
-    }
+    merge_splits(&s, d, t, v["split"], 128);
     s.kernel_name = kernel_name(d, t, point);
     return s;
   }
 
  protected:
-  static constexpr int64_t kWorkspaceBytes = int64_t{16} << 20;
-
   bool allowed(const Definition& d, const CudaTarget&, const View& v) const override {
     const auto extents = d.const_extents();
     const int64_t width = extents[kD], vec = 16 / element_bytes(d);

@@ -6,15 +6,15 @@
 // without tensor cores (sdpa_decode_family.cc) held queries and sums of all heads in each lane, 237 registers,
 // and took 12.5 us where SDPA takes 11.6; a prototype of this structure took 9.4.
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/ops/cuda/cuda_space_family.h"
 #include "runtime/ops/cuda/families.h"
+#include "runtime/ops/cuda/sdpa_decode_plan.h"
 
 namespace niche::ops_cuda {
 namespace {
 
-enum Axis { kB, kS, kHq, kHk, kD };
+using namespace sdpa_decode;
 
 constexpr std::string_view kBody = R"(
 enum : int { THREADS = WARPS * 32, G = HQ / HK, ROWS = G > 8 ? 2 : 1, PITCH = D * 2 + 16, TILE = KEYS * PITCH,
@@ -213,7 +213,6 @@ class SdpaDecodeMmaFamily : public CudaSpaceFamily {
     const View v(*this, point);
     const auto extents = d.const_extents();
     const int64_t hq = extents[kHq], hk = extents[kHk], width = extents[kD];
-    const double scale = d.attr("scale") != 0 ? d.attr("scale") : 1 / std::sqrt(static_cast<double>(width));
     CudaKernelSource s;
     s.text = CudaSource()
                  .type("T", element(d))
@@ -224,7 +223,7 @@ class SdpaDecodeMmaFamily : public CudaSpaceFamily {
                  .let("WARPS", v["warps"])
                  .let("STAGES", v["stages"])
                  .let("SPLIT", v["split"])
-                 .let_float("SCALE_LOG2", scale * 1.4426950408889634)
+                 .let_float("SCALE_LOG2", scale_log2(d))
                  .body(kBody)
                  .take();
     dispatch::CudaPhase p;
@@ -234,25 +233,12 @@ class SdpaDecodeMmaFamily : public CudaSpaceFamily {
     p.shared_bytes = static_cast<int>(shared_bytes(d, v));
     s.plan.phases = {p};
     s.limits = any_problem(d, 16);
-    if (v["split"] > 1) {
-      const int64_t bytes = hq * v["split"] * (width + 2) * 4;  // a sequence
-      const int64_t most = std::clamp<int64_t>(kWorkspaceBytes / bytes, 1, 4096);
-      s.limits.var[0].hi = most;
-      s.plan.workspace_bytes = most * bytes;
-      dispatch::CudaPhase merge;
-      merge.symbol = "merge";
-      merge.factors = {{kB, 1}, {kHq, 1}};
-      merge.threads = static_cast<int>(width);
-      merge.overlap = t.capability >= 90;
-      s.plan.phases.push_back(merge);
-    }
+    merge_splits(&s, d, t, v["split"], static_cast<int>(width));
     s.kernel_name = kernel_name(d, t, point);
     return s;
   }
 
  protected:
-  static constexpr int64_t kWorkspaceBytes = int64_t{16} << 20;
-
   static int64_t shared_bytes(const Definition& d, const View& v) {
     const auto extents = d.const_extents();
     const int64_t width = extents[kD], heads = extents[kHq] / extents[kHk];
