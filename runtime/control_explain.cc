@@ -144,7 +144,7 @@ dispatch::Result<Explanation> Control::explain(
       const bool runs = sessions_.count(there.place()) != 0;
       if (device != 0 && !runs && there.tuned_on.why.empty()) continue;  // it never had one
       e.session += e.session.empty() ? "" : "; ";
-      if (device != 0) e.session += "cuda:" + std::to_string(device - 1) + ": ";
+      if (device != 0) e.session += device_name(static_cast<int>(device)) + ": ";
       e.session += runs ? "running, " + std::to_string(there.tried) + " tried, " +
                               std::to_string(there.session_kernels) + " kernels" +
                               (pause_reason_.empty() ? "" : "; paused: " + pause_reason_)
@@ -283,7 +283,7 @@ std::string Control::status() const {
     Json x;
     x["name"] = d->known.definition->name();
     x["op"] = d->known.definition->schema().op;
-    if (d->device != 0) x["device"] = "cuda:" + std::to_string(d->device - 1);
+    if (d->device != 0) x["device"] = device_name(d->device);
     for (const auto& hot : ranking_) {
       if (hot.definition != id) continue;
       x["share"] = hot.share;

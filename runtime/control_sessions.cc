@@ -187,7 +187,7 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   if (d.device != 0) {
     if (!shelf(d).cache || shelf(d).probation_mode) return;
     d.tuned_on = place_for_session(d);
-    request.device = "cuda:" + std::to_string(d.tuned_on.device - 1);
+    request.device = device_name(d.tuned_on.device);
     worker.permits = permits_[static_cast<size_t>(d.tuned_on.device - 1)].get();
     // A driver maps far more than it touches; planner and cgroup bound what is touched.
     worker.memory_bytes_max = 0;

@@ -8,6 +8,8 @@ namespace niche {
 
 using evolve::Permit;
 
+std::string device_name(int device) { return "cuda:" + std::to_string(device - 1); }
+
 void BusyWindow::add(int device, double ns) {
   if (device >= 0 && device < kDevicesMax) now_[static_cast<size_t>(device)] += ns;
 }
@@ -32,19 +34,18 @@ double BusyWindow::share(int device) const {
 
 namespace {
 
-std::string name(int device) { return "cuda:" + std::to_string(device - 1); }
 std::string percent(double share) { return std::to_string(std::lround(share * 100)) + " %"; }
 std::string told(int device, const DeviceLoad& l) {
-  return name(device) + (l.sessions > 0        ? " with " + std::to_string(l.sessions) + " sessions"
-                         : l.busy < kIdleBelow ? " idle"
-                                               : " busy " + percent(l.busy));
+  return device_name(device) + (l.sessions > 0        ? " with " + std::to_string(l.sessions) + " sessions"
+                                : l.busy < kIdleBelow ? " idle"
+                                                      : " busy " + percent(l.busy));
 }
 
 }  // namespace
 
 TuningChoice choose_tuning_device(int home, std::string_view policy, std::span<const DeviceLoad> devices) {
   const DeviceLoad& mine = devices[static_cast<size_t>(home)];
-  if (policy == "same") return {home, name(home) + ", where it is served: tuning_device = same"};
+  if (policy == "same") return {home, device_name(home) + ", where it is served: tuning_device = same"};
   int best = home, others = 0;
   for (int i = 1; i < static_cast<int>(devices.size()); ++i) {
     const DeviceLoad &l = devices[static_cast<size_t>(i)], &b = devices[static_cast<size_t>(best)];
@@ -53,12 +54,12 @@ TuningChoice choose_tuning_device(int home, std::string_view policy, std::span<c
     if (std::tie(l.sessions, l.busy) < std::tie(b.sessions, b.busy)) best = i;
   }
   if (others == 0)
-    return {home, name(home) + ", where it is served: no other device of its class can be used"};
+    return {home, device_name(home) + ", where it is served: no other device of its class can be used"};
   const DeviceLoad& there = devices[static_cast<size_t>(best)];
   const bool worth = there.sessions < mine.sessions || mine.busy - there.busy > kWorthMoving ||
                      (there.busy < kIdleBelow && mine.busy >= kIdleBelow);
   if (best == home || !worth)
-    return {home, name(home) + ", where it is served: no device of its class has less to do"};
+    return {home, device_name(home) + ", where it is served: no device of its class has less to do"};
   return {best, told(best, there) + ", where " + told(home, mine) + " serves it"};
 }
 

@@ -40,6 +40,9 @@ struct DeviceLoad {
   int sessions = 0;     // that run there now
   double busy = 0;      // BusyWindow::share
 };
+// "cuda:0" of a device numbered as CallFrame::device says. Not of the host.
+std::string device_name(int device);
+
 struct TuningChoice {
   int device = 0;
   std::string why;  // "cuda:1: busy 0 %, where cuda:0, which serves it, is busy 12 %"
