@@ -1,8 +1,8 @@
 // `niche cache list|verify|export|import|quarantine|forgive|prune`.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 
+#include "dispatch/base/clock.h"
 #include "kernels_cache/maintenance.h"
 #include "runtime/cli/common.h"
 
@@ -12,12 +12,6 @@ namespace {
 using dispatch::Status;
 using kernels_cache::Access;
 using kernels_cache::KernelCache;
-
-int64_t unix_now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 int list(const CacheFlags& flags) {
   auto cache = flags.open(Access::kReadOnly);
@@ -86,7 +80,8 @@ int quarantine(const CacheFlags& flags, const std::string& kernel, const std::st
   if (!cache.ok()) return fail(cache.status());
   auto ref = find_kernel(**cache, kernel);
   if (!ref.ok()) return fail(ref.status());
-  const Status s = (*cache)->standings().quarantine(*ref, "by hand: " + reason, unix_now_ns());
+  const Status s =
+      (*cache)->standings().quarantine(*ref, "by hand: " + reason, dispatch::SystemClock().unix_time_ns());
   if (!s.ok()) return fail(s);
   std::printf("%s [%s] is quarantined; servers on this cache take it out within two seconds\n",
               ref->kernel.c_str(), ref->definition.c_str());
