@@ -17,6 +17,20 @@ using search::Outcome;
 constexpr size_t kKnownProgramsMax = 4;
 constexpr size_t kPastResultsMax = 400;  // the model grows slower with each
 
+namespace {
+
+// A point in the store, by the name of its family, and back; nothing where this space has no such point.
+nlohmann::json to_store(const search::SearchSpace& space, const search::FamilyPoint& at) {
+  return {{"family", space.family_name(at.family)},
+          {"point", nlohmann::json::parse(point_to_json(space, at))}};
+}
+std::optional<search::FamilyPoint> stored_point(const search::SearchSpace& space, const nlohmann::json& j) {
+  if (!j.is_object() || !j.contains("family") || !j.contains("point")) return std::nullopt;
+  return point_from_json(space, j["family"].get<std::string>(), j["point"].dump());
+}
+
+}  // namespace
+
 Status SessionImpl::prepare() {
   if (space_.family_count() == 0)
     return dispatch::unsupported("session of " + definition_->name() + ": no template family of '" +
@@ -48,17 +62,12 @@ Status SessionImpl::take_up(const store::SessionRow& row) {
   costs_ = ProblemCosts(request_.problems);
   plan_ = JudgePlan(costs_.weights(), kJudgeSecondsGuess);
   objective_ = Objective(costs_.weights());
-  for (const auto& w : stored["warm"]) {
-    if (!w.is_object() || !w.contains("family") || !w.contains("point")) continue;
-    if (auto at = point_from_json(space_, w["family"].get<std::string>(), w["point"].dump()))
-      warm_.push_back(*at);
-  }
+  for (const auto& w : stored["warm"])
+    if (const auto at = stored_point(space_, w)) warm_.push_back(*at);
   if (stored.contains("past"))
-    for (const auto& w : stored["past"]) {
-      if (!w.is_object() || !w.contains("family") || !w.contains("point") || !w.contains("cost")) continue;
-      if (auto at = point_from_json(space_, w["family"].get<std::string>(), w["point"].dump()))
+    for (const auto& w : stored["past"])
+      if (const auto at = stored_point(space_, w); at && w.contains("cost"))
         past_.push_back({*at, w["cost"].get<double>()});
-    }
   auto nodes = parts_.store->nodes(row.id);
   if (!nodes.ok()) return nodes.status();
   auto evaluations = parts_.store->evaluations(row.id);
@@ -92,13 +101,11 @@ Status SessionImpl::begin() {
   }
   if (past.ok()) remember_nearest(*past);
   nlohmann::json warm = nlohmann::json::array(), learnt = nlohmann::json::array();
-  for (const search::PastResult& r : past_)
-    learnt.push_back({{"family", space_.family_name(r.candidate.family)},
-                      {"point", nlohmann::json::parse(point_to_json(space_, r.candidate))},
-                      {"cost", r.cost}});
-  for (const search::FamilyPoint& at : warm_)
-    warm.push_back({{"family", space_.family_name(at.family)},
-                    {"point", nlohmann::json::parse(point_to_json(space_, at))}});
+  for (const search::PastResult& r : past_) {
+    learnt.push_back(to_store(space_, r.candidate));
+    learnt.back()["cost"] = r.cost;
+  }
+  for (const search::FamilyPoint& at : warm_) warm.push_back(to_store(space_, at));
   store::SessionRow row;
   row.id = request_.session_id;
   row.definition = d.name();
