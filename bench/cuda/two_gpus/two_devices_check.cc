@@ -154,6 +154,14 @@ class Check {
     return wrong;
   }
 
+  // Both devices at once, a thread each.
+  void serve_both(int calls, uint64_t (&wrong)[2], std::string (&problem)[2]) {
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 2; ++i)
+      threads.emplace_back([&, i] { wrong[i] = serve(sites_[i], calls, &problem[i]); });
+    for (auto& t : threads) t.join();
+  }
+
   void both() {
     for (int i = 0; i < 2; ++i) sites_.push_back(site(*two_, i));
     for (Served& s : sites_) {
@@ -164,10 +172,7 @@ class Check {
     constexpr int kCalls = 20'000;
     uint64_t wrong[2] = {};
     std::string problem[2];
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < 2; ++i)
-      threads.emplace_back([&, i] { wrong[i] = serve(sites_[i], kCalls, &problem[i]); });
-    for (auto& t : threads) t.join();
+    serve_both(kCalls, wrong, problem);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // device times are harvested by ticks
     json j{{"kernel", kernels_[0]->name}, {"calls_a_device", kCalls}};
     bool good = kernels_[0] != kernels_[1] &&
@@ -192,10 +197,7 @@ class Check {
     constexpr int kCalls = 2000;
     uint64_t wrong[2] = {};
     std::string problem[2];
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < 2; ++i)
-      threads.emplace_back([&, i] { wrong[i] = serve(sites_[i], kCalls, &problem[i]); });
-    for (auto& t : threads) t.join();
+    serve_both(kCalls, wrong, problem);
     refused_function = nullptr;
     const uint64_t by_kernel[] = {two_->served(*two_->routes[0]) - before[0],
                                   two_->served(*two_->routes[1]) - before[1]};
