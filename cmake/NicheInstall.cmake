@@ -9,7 +9,7 @@ set(_public_headers
   dispatch/group_table.h dispatch/hit_log.h dispatch/kernel.h dispatch/kernel_abi.h dispatch/niche_index.h dispatch/op_spec.h
   dispatch/problem_key.h dispatch/published_kernel.h dispatch/publisher.h dispatch/rank_group.h dispatch/request_scope.h dispatch/route.h
   dispatch/table.h dispatch/thread_state.h
-  dispatch/base/clock.h dispatch/base/hash.h dispatch/base/log.h dispatch/base/status.h
+  dispatch/base/clock.h dispatch/base/hash.h dispatch/base/hot_inline.h dispatch/base/log.h dispatch/base/status.h
   runtime/config.h runtime/explanation.h runtime/group.h runtime/runtime.h)
 if(NICHE_WITH_TORCH)
   list(APPEND _public_headers runtime/torch/torch.h
