@@ -25,6 +25,18 @@ struct SeenProblem {
   bool cold = false;              // bytes touched between two live calls exceed the last-level cache
 };
 
+// A model that writes programs beside template points, or instead of them where an operator has no family. Its
+// process alone reads the key.
+struct ModelRequest {
+  std::string proposer{};  // what to ask (evolve/proposer/proposer.h make_proposer); empty: nobody
+  std::string key_file{};  // empty: the variable that the kind names, where the environment has it
+  std::string price{};     // "IN,OUT": dollars a million tokens; empty: known, or free
+  double usd_max = 0;      // dollars that this session may cost
+  int64_t tokens_max = 0;  // 0: no limit
+  int questions_max = 40;
+  double answer_seconds_max = 300;
+};
+
 struct SessionRequest {
   std::string session_id;
   std::string definition_json;        // see evolve/definition_json.h
@@ -43,6 +55,7 @@ struct SessionRequest {
   int64_t cache_bytes_max = int64_t{4} << 30;  // the least used kernels leave the cache beyond it
   // "cuda:0": kernels for this device of the server's; empty: for the CPU.
   std::string device{};
+  ModelRequest model{};
   bool resume = false;  // go on with the store's unfinished session of this Definition, if there is one
 };
 

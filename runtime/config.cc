@@ -1,11 +1,14 @@
 #include "runtime/config.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <variant>
+
+#include "runtime/config_table.h"
+#include "runtime/near_name.h"
 
 namespace niche {
 namespace {
@@ -13,72 +16,8 @@ namespace {
 using dispatch::invalid;
 using dispatch::Status;
 
-using Member = std::variant<bool RuntimeConfig::*, int RuntimeConfig::*, int64_t RuntimeConfig::*,
-                            double RuntimeConfig::*, std::string RuntimeConfig::*,
-                            std::vector<std::string> RuntimeConfig::*>;
-
-struct Field {
-  std::string_view name;
-  Member member;
-  double lo = 0, hi = 0;
-  std::string_view meaning;
-};
-
-constexpr double kBytesMax = 1e15;
-
-const Field kFields[] = {
-    {"op_libraries", &RuntimeConfig::op_libraries, 0, 0, "shared objects and JSON Definitions to load"},
-    {"disable", &RuntimeConfig::disable, 0, 0, "every call goes to its fallback"},
-    {"force", &RuntimeConfig::force, 0, 0, "kernel that serves wherever its Guard holds, or \"fallback\""},
-    {"cache_dir", &RuntimeConfig::cache_dir, 0, 0, "directory of verified kernels; empty: none"},
-    {"cache_read_only", &RuntimeConfig::cache_read_only, 0, 0,
-     "never write to cache_dir; evolution stays off"},
-    {"state_dir", &RuntimeConfig::state_dir, 0, 0, "quarantines and probation marks of a read-only cache"},
-    {"cache_bytes_max", &RuntimeConfig::cache_bytes_max, 1 << 20, kBytesMax,
-     "least useful kernels go past this"},
-    {"evolve", &RuntimeConfig::evolve, 0, 0, "run evolution sessions in a worker process"},
-    {"worker_program", &RuntimeConfig::worker_program, 0, 0,
-     "the niche program; empty: beside libniche, then PATH"},
-    {"worker_args", &RuntimeConfig::worker_args, 0, 0, "its arguments"},
-    {"python_program", &RuntimeConfig::python_program, 0, 0,
-     "interpreter with torch for references in Python; empty: python3 on PATH"},
-    {"sessions_max", &RuntimeConfig::sessions_max, 1, 64, "sessions at a time"},
-    {"session_seconds_max", &RuntimeConfig::session_seconds_max, 0.1, 86400, "wall time of one session"},
-    {"session_evaluations_max", &RuntimeConfig::session_evaluations_max, 1, 1e6,
-     "candidates judged in one session"},
-    {"session_target_speedup", &RuntimeConfig::session_target_speedup, 0, 1e4,
-     "end a session there; 0: none"},
-    {"session_cpu_share", &RuntimeConfig::session_cpu_share, 0.01, 1024, "cores for all sessions, averaged"},
-    {"session_gap_seconds", &RuntimeConfig::session_gap_seconds, 0, 86400, "rest between two sessions"},
-    {"session_nice", &RuntimeConfig::session_nice, 0, 19, "niceness of the worker"},
-    {"tuning_device", &RuntimeConfig::tuning_device, 0, 0,
-     "\"idle\": sessions run on the least busy device of the class; \"same\": where their operator serves"},
-    {"p99_slack", &RuntimeConfig::p99_slack, 1.0, 100, "sessions pause above this multiple of the quiet p99"},
-    {"memory_share_max", &RuntimeConfig::memory_share_max, 0.1, 1.0,
-     "sessions pause above this share of memory"},
-    {"hot_seconds_min", &RuntimeConfig::hot_seconds_min, 0, 86400, "how long an operator is watched first"},
-    {"hot_share_min", &RuntimeConfig::hot_share_min, 0, 1, "share of a core that makes an operator hot"},
-    {"resident_bytes_max", &RuntimeConfig::resident_bytes_max, 1 << 20, kBytesMax, "code of loaded kernels"},
-    {"workspace_bytes_max", &RuntimeConfig::workspace_bytes_max, 0, kBytesMax, "a thread's workspace"},
-    {"packed_bytes_max", &RuntimeConfig::packed_bytes_max, 0, kBytesMax, "packed constants, all bindings"},
-    {"shadow_arena_bytes", &RuntimeConfig::shadow_arena_bytes, 0, kBytesMax, "inputs waiting for comparison"},
-    {"shadow_bytes_per_second", &RuntimeConfig::shadow_bytes_per_second, 0, kBytesMax,
-     "copied for comparison"},
-    {"time_one_in", &RuntimeConfig::time_one_in, 1, 1 << 24, "calls timed, on average"},
-    {"shadow_one_in", &RuntimeConfig::shadow_one_in, 1, 1 << 24,
-     "calls compared with the fallback, on average"},
-    {"tick_seconds", &RuntimeConfig::tick_seconds, 0.001, 60, "how often the aggregator looks"},
-    {"canary_seconds_min", &RuntimeConfig::canary_seconds_min, 0, 86400, "least time in canary"},
-    {"probation_calls", &RuntimeConfig::probation_calls, 0, 1e12, "calls until a kernel's probation ends"},
-    {"probation_seconds", &RuntimeConfig::probation_seconds, 0, 1e9, "time until a kernel's probation ends"},
-    {"group_board", &RuntimeConfig::group_board, 0, 0,
-     "file that the ranks of a group agree through, in /dev/shm"},
-    {"group_rank", &RuntimeConfig::group_rank, 0, 63, "this server's rank in its group"},
-    {"group_ranks", &RuntimeConfig::group_ranks, 0, 64, "ranks of the group; 0: no group"},
-    {"group_ops", &RuntimeConfig::group_ops, 0, 0, "operators whose kernels the group chooses; empty: all"},
-    {"http_address", &RuntimeConfig::http_address, 0, 0,
-     "address:port of /metrics, /status, /health; empty: off"},
-};
+using Member = ConfigMember;
+using Field = ConfigRow;
 
 std::string_view type_name(const Member& m) {
   static constexpr std::string_view kNames[] = {"bool", "int", "int", "number", "text", "list"};
@@ -97,31 +36,15 @@ Status out_of_range(const Field& f, double v) {
 }
 
 const Field* find_field(std::string_view name) {
-  for (const Field& f : kFields)
+  for (const Field& f : config_table())
     if (f.name == name) return &f;
   return nullptr;
 }
 
-// The known key with the smallest edit distance: turns a typing error into a helpful message.
 std::string_view nearest_field(std::string_view name) {
-  std::string_view best;
-  size_t best_distance = 4;
-  for (const Field& f : kFields) {
-    std::vector<size_t> row(f.name.size() + 1);
-    for (size_t j = 0; j < row.size(); ++j) row[j] = j;
-    for (size_t i = 1; i <= name.size(); ++i) {
-      size_t diagonal = row[0];
-      row[0] = i;
-      for (size_t j = 1; j < row.size(); ++j) {
-        const size_t next =
-            std::min({row[j] + 1, row[j - 1] + 1, diagonal + (name[i - 1] == f.name[j - 1] ? 0u : 1u)});
-        diagonal = row[j];
-        row[j] = next;
-      }
-    }
-    if (row.back() < best_distance) best_distance = row.back(), best = f.name;
-  }
-  return best;
+  std::vector<std::string_view> names;
+  for (const Field& f : config_table()) names.push_back(f.name);
+  return nearest_name(name, names);
 }
 
 Status unknown_key(std::string_view key, std::string_view origin) {
@@ -210,6 +133,29 @@ struct RangeReader {
   }
 };
 
+// As the environment would spell it.
+struct DefaultText {
+  const RuntimeConfig& c;
+  std::string operator()(bool RuntimeConfig::*m) const { return c.*m ? "true" : "false"; }
+  std::string operator()(int RuntimeConfig::*m) const { return std::to_string(c.*m); }
+  std::string operator()(int64_t RuntimeConfig::*m) const { return std::to_string(c.*m); }
+  std::string operator()(double RuntimeConfig::*m) const { return number_text(c.*m); }
+  std::string operator()(std::string RuntimeConfig::*m) const { return c.*m; }
+  std::string operator()(std::vector<std::string> RuntimeConfig::*m) const {
+    std::string text;
+    for (const std::string& one : c.*m) text += (text.empty() ? "" : ":") + one;
+    return text;
+  }
+};
+
+constexpr std::string_view kPrefix = "NICHE_";
+
+std::string environment_name(std::string_view key) {
+  std::string name(kPrefix);
+  for (char ch : key) name += static_cast<char>(std::toupper(static_cast<unsigned char>(ch)));
+  return name;
+}
+
 bool is_number(const Field& f) { return f.member.index() >= 1 && f.member.index() <= 3; }
 
 Status check_range(const Field& f, const RuntimeConfig& c) {
@@ -221,7 +167,7 @@ Status check_range(const Field& f, const RuntimeConfig& c) {
 }  // namespace
 
 Status RuntimeConfig::validate() const {
-  for (const Field& f : kFields) NICHE_RETURN_IF_ERROR(check_range(f, *this));
+  for (const Field& f : config_table()) NICHE_RETURN_IF_ERROR(check_range(f, *this));
   if (cuda_devices < 0 || cuda_devices > 64)
     return invalid("RuntimeConfig::cuda_devices is " + std::to_string(cuda_devices) +
                    "; 0 to 64 are possible");
@@ -246,7 +192,10 @@ Status RuntimeConfig::validate() const {
 
 std::vector<ConfigField> config_fields() {
   std::vector<ConfigField> out;
-  for (const Field& f : kFields) out.push_back({f.name, type_name(f.member), f.lo, f.hi, f.meaning});
+  const RuntimeConfig defaults;
+  for (const Field& f : config_table())
+    out.push_back({f.name, type_name(f.member), f.lo, f.hi, f.meaning, f.unit, environment_name(f.name),
+                   std::visit(DefaultText{defaults}, f.member)});
   return out;
 }
 
@@ -278,7 +227,6 @@ Status apply_file(const std::string& path, RuntimeConfig* config) {
 }
 
 Status apply_environment(const char* const* environment, RuntimeConfig* config) {
-  constexpr std::string_view kPrefix = "NICHE_";
   constexpr std::string_view kForeign[] = {"NICHE_TEST_", "NICHE_BENCH_", "NICHE_DEMO_"};
   RuntimeConfig next = *config;
   std::vector<std::pair<std::string, std::string>> entries;
@@ -303,6 +251,17 @@ Status apply_environment(const char* const* environment, RuntimeConfig* config) 
     NICHE_RETURN_IF_ERROR(check_range(*f, next));
   }
   *config = std::move(next);
+  return {};
+}
+
+Status apply_disable_variable(RuntimeConfig* config) {
+  const char* text = std::getenv("NICHE_DISABLE");
+  if (text == nullptr) return {};
+  RuntimeConfig said;
+  if (!TextSetter{text, &said}(&RuntimeConfig::disable))
+    return wrong_type(*find_field("disable"), "environment variable NICHE_DISABLE",
+                      "'" + std::string(text) + "'");
+  config->disable = config->disable || said.disable;
   return {};
 }
 

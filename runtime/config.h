@@ -4,7 +4,8 @@
 // One table (config_fields) names each key, its range and its meaning; file, environment, validation and
 // `niche config` all read it. Keys a file may hold are the field names below; the environment spells them
 // NICHE_<UPPER> ("NICHE_CACHE_DIR"), lists separated by ':'. NICHE_CONFIG names a file that is read before
-// the other variables.
+// the other variables. The environment is read by who calls apply_environment; NICHE_DISABLE alone by every
+// Runtime::create.
 //
 // Errors: kInvalid for an unknown key, a wrong type or a value outside its range, naming key, value and
 // range; kIo for a file that cannot be read. Thread-safety: a value.
@@ -72,6 +73,18 @@ struct RuntimeConfig {
   int session_nice = 19;
   // Where sessions for what is hot on a device run: "idle": on the device of its class that has least to do; "same": on it.
   std::string tuning_device = "idle";
+  // A model that writes programs for sessions, beside template points, or instead of them for an operator that has
+  // no template family: "exec:CMD", "mailbox:DIR", "openai:URL#MODEL", "anthropic:MODEL"; empty: none. Needs `niche`
+  // as the worker program. Workers get none of the server's environment: the key comes from a file.
+  std::string proposer;
+  std::string proposer_key_file;         // mode 600
+  std::string proposer_price;            // "IN,OUT": dollars a million tokens
+  double proposer_usd_max = 0;           // dollars that all sessions of this Runtime may cost
+  int64_t proposer_tokens_max = 0;       // a session; 0: no limit
+  int proposer_questions_max = 20;       // a session
+  double proposer_answer_seconds = 120;  // for one answer
+  // Has a template family points for `definition` on this CPU? For explain and status; empty: not known here.
+  std::function<bool(const dispatch::Definition&)> has_family;
   double p99_slack = 1.10;  // sessions pause while serving p99 is above this multiple of its quiet value
   double memory_share_max = 0.85;  // of the cgroup's limit, or the machine's memory
   double hot_seconds_min = 0.5;    // an operator becomes hot when it was seen for this long ...
@@ -118,6 +131,9 @@ struct ConfigField {
   std::string_view type;  // "bool", "int", "number", "text", "list"
   double lo = 0, hi = 0;  // range of a number
   std::string_view meaning;
+  std::string_view unit;      // "bytes", "s", ...; empty: none
+  std::string environment;    // "NICHE_CACHE_DIR"
+  std::string default_value;  // as the environment would spell it; runtime/torch and servers may set others
 };
 std::vector<ConfigField> config_fields();
 
@@ -128,5 +144,8 @@ dispatch::Status apply_file(const std::string& path, RuntimeConfig* config);
 // null-terminated). Names with the prefixes NICHE_TEST_, NICHE_BENCH_ and NICHE_DEMO_ belong to other
 // programs and are left alone.
 dispatch::Status apply_environment(const char* const* environment, RuntimeConfig* config);
+// NICHE_DISABLE of this process, which Runtime::create obeys whatever config it gets: who runs a server must be able
+// to switch niche off. It never switches on what the config disables.
+dispatch::Status apply_disable_variable(RuntimeConfig* config);
 
 }  // namespace niche

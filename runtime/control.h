@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -108,6 +109,9 @@ class Control {
     int tried = 0, tried_earlier = 0, session_kernels = 0;  // earlier: in sessions before the last
     int64_t session_since_ns = 0;
     std::array<uint64_t, evolve::kGateCount> rejected{}, rejected_earlier{};
+    double session_usd = 0, session_usd_max = 0;  // of the running session: cost so far, allotment
+    std::string refusal;                          // why the worker refused the last session
+    mutable std::optional<bool> family;           // RuntimeConfig::has_family's answer, once asked
     // Of a Definition whose kernels the group chooses (control_group.cc); the board publishes nothing then.
     bool grouped = false;
     std::set<uint64_t> group_serving;                                   // by Kernel::id
@@ -158,6 +162,8 @@ class Control {
   // control_cache.cc
   void open_caches();
   void open_cache(int device);
+  // The configured directory cannot be used: the log, or stderr where there is none, hears it once.
+  void tell_unusable(const std::string& problem);
   Shelf& shelf(const DefinitionState& d) { return shelves_[static_cast<size_t>(d.device)]; }
   const Shelf& host() const { return shelves_[0]; }
   // Notices a cache directory that was renamed, replaced or removed, and opens the one at its path.
@@ -199,6 +205,9 @@ class Control {
   void publish_dirty();
   std::shared_ptr<const dispatch::Kernel> resolve(uint64_t kernel_id) const;
 
+  ExplainedKernel explain_kernel(const DefinitionState& d, const ResidentKernel& k,
+                                 const dispatch::WideProblem& problem, const Explanation& e,
+                                 std::string* library_because) const;
   dispatch::Status force_locked(std::string_view kernel);
   void force_what_arrived(int64_t now_ns);
 
@@ -235,6 +244,11 @@ class Control {
 
   // control_sessions.cc
   void find_worker();
+  evolve::ModelRequest model_request(const DefinitionState& d) const;
+  // Has it template points? True where that is not known.
+  bool has_family(const DefinitionState& d) const;
+  // What stands in explain and status: the session that runs, is planned, or why there is none.
+  std::string session_text(const DefinitionState& d, int64_t now_ns) const;
   void run_sessions(int64_t now_ns);
   void plan(int64_t now_ns);
   void start_session(const telemetry::HotDefinition& hot, int64_t now_ns);
@@ -263,6 +277,8 @@ class Control {
   std::vector<std::unique_ptr<TuningGate>> permits_;             // by device, from 1
   BusyWindow busy_;
   double ended_sessions_cpu_ = 0, running_sessions_cpu_ = 0;
+  double proposer_usd_ = 0;  // of sessions that ended
+  std::string proposer_trouble_;
   std::string forced_;
   // The forced kernel arrived, or could not be put on probation: (again) then. 0: never.
   int64_t force_due_ns_ = 0;
@@ -298,7 +314,7 @@ class Control {
 
   std::mutex stop_mutex_;
   std::condition_variable stop_wake_;
-  bool stop_ = false;
+  bool stop_ = false, told_unusable_ = false;
   std::thread control_thread_, background_thread_;
 
   static constexpr size_t kEventsMax = 256, kFormJobsMax = 64, kGoneMax = 32, kRankingMax = 64,

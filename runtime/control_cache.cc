@@ -1,6 +1,7 @@
 // Control's dealings with kernels_cache: opening, warm start, probation, quarantine, records that others
 // commit.
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "runtime/control.h"
@@ -38,7 +39,7 @@ void Control::open_cache(int device) {
                   : config.devices->environment(device - 1, config.libraries, config.op_libraries, compiler);
   if (!environment.ok()) {
     shelf.problem = environment.status().to_string();
-    core_->log(LogLevel::kError, "runtime", "cache: " + shelf.problem);
+    tell_unusable(shelf.problem);
     return;
   }
   kernels_cache::CacheOptions options;
@@ -54,7 +55,7 @@ void Control::open_cache(int device) {
   if (!cache.ok()) {
     // A server without its cache serves the library; it does not refuse to start.
     shelf.problem = cache.status().to_string();
-    core_->log(LogLevel::kError, "runtime", "cache '" + config.cache_dir + "': " + shelf.problem);
+    tell_unusable(shelf.problem);
     return;
   }
   shelf.cache = *std::move(cache);
@@ -68,6 +69,15 @@ void Control::open_cache(int device) {
     // A device's kernels are held back by not loading them; the host goes on.
     if (device == 0) (void)core_->dispatcher().publisher().set_mode(dispatch::SnapshotMode::kProbation);
   }
+}
+
+void Control::tell_unusable(const std::string& problem) {
+  const std::string text = "cache '" + core_->config().cache_dir + "': " + problem;
+  core_->log(LogLevel::kError, "runtime", text);
+  // The one thing that niche says uninvited: a server that was given a cache and no log would never know.
+  if (!core_->config().log && !std::exchange(told_unusable_, true))
+    std::fprintf(stderr, "niche: %s (the library serves; Runtime::status and metrics say so too)\n",
+                 text.c_str());
 }
 
 void Control::look_after_cache_place(Shelf& s) {
@@ -205,10 +215,13 @@ bool Control::may_mark(Shelf& shelf) {
   const Status s = shelf.cache->probation().begin_run(core_->clock().unix_time_ns());
   shelf.can_mark = s.ok();
   const std::string problem = s.ok() ? "" : "no probation marks: " + s.message();
-  if (!s.ok() && problem != shelf.problem)
-    core_->log(
-        LogLevel::kWarning, "runtime",
-        "cache '" + core_->config().cache_dir + "': " + problem + "; no kernel of it can start to serve");
+  if (const std::string what = problem + "; no kernel of it can start to serve";
+      !s.ok() && problem != shelf.problem) {
+    if (core_->config().cache_read_only)  // as it was asked for
+      core_->log(LogLevel::kWarning, "runtime", "cache '" + core_->config().cache_dir + "': " + what);
+    else
+      tell_unusable(what);
+  }
   if (s.ok() && !shelf.problem.empty())
     core_->log(LogLevel::kInfo, "runtime", "cache '" + core_->config().cache_dir + "': can be written again");
   shelf.problem = problem;

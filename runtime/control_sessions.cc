@@ -72,6 +72,7 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
   for (size_t g = 0; g < d.rejected.size(); ++g)
     d.rejected[g] = d.rejected_earlier[g] + static_cast<uint64_t>(e.rejected[g]);
   d.best_seen = e.best_speedup;
+  d.session_usd = std::max(d.session_usd, e.model_usd);
   switch (e.kind) {
     case SessionEvent::Kind::kProgress:
       return;
@@ -92,9 +93,14 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       if (failed) ++counters_.sessions_failed;
       ended_sessions_cpu_ += running_sessions_cpu_;
       running_sessions_cpu_ = 0;
+      proposer_usd_ += std::exchange(d.session_usd, 0);
+      d.session_usd_max = 0;
       Planner::Outcome outcome = outcome_of(e, d.session_kernels);
       if (outcome == Planner::Outcome::kNothing && d.yielding) outcome = Planner::Outcome::kYielded;
       planner_.session_ended(d.place(), outcome, now_ns);
+      d.refusal = outcome == Planner::Outcome::kRefused ? e.reason : "";
+      if (const size_t at = e.reason.find("model: "); at != std::string::npos)
+        proposer_trouble_ = e.reason.substr(at + 7);
       // What is left to gain, for the ranking: little once a session found its best, nothing where it found
       // none.
       if (outcome == Planner::Outcome::kGained)
@@ -162,6 +168,42 @@ void Control::plan(int64_t now_ns) {
     start_session(*hot, now_ns);
 }
 
+bool Control::has_family(const DefinitionState& d) const {
+  const auto& ask = core_->config().has_family;
+  if (d.device != 0 || !ask) return true;
+  if (!d.family) d.family = ask(*d.known.definition);
+  return *d.family;
+}
+
+// One session at a time holds what is left of the money; another that starts meanwhile searches templates alone.
+evolve::ModelRequest Control::model_request(const DefinitionState& d) const {
+  const RuntimeConfig& config = core_->config();
+  evolve::ModelRequest m;
+  double left = config.proposer_usd_max - proposer_usd_;
+  for (const auto& [place, s] : sessions_) left -= definitions_.at(place)->session_usd_max;
+  if (config.proposer.empty() || d.device != 0 || (config.proposer_usd_max > 0 && left <= 0)) return m;
+  m.proposer = config.proposer;
+  m.key_file = config.proposer_key_file;
+  m.price = config.proposer_price;
+  m.usd_max = std::max(0.0, left);
+  m.tokens_max = config.proposer_tokens_max;
+  m.questions_max = config.proposer_questions_max;
+  m.answer_seconds_max = config.proposer_answer_seconds;
+  return m;
+}
+
+std::string Control::session_text(const DefinitionState& d, int64_t now_ns) const {
+  if (sessions_.count(d.place()) != 0)
+    return "running, " + std::to_string(d.tried) + " tried, " + std::to_string(d.session_kernels) +
+           " kernels" + (pause_reason_.empty() ? "" : "; paused: " + pause_reason_);
+  std::string text = planner_.describe(d.place(), now_ns);
+  if (!has_family(d) && core_->config().proposer.empty())
+    return "none: no family and no proposer: no template family of '" + d.known.definition->schema().op +
+           "' has points for this Definition on this CPU, and the config names no 'proposer'";
+  if (!d.refusal.empty()) text += ": " + d.refusal;
+  return text;
+}
+
 void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns) {
   const auto at = definitions_.find(hot.definition);
   if (at == definitions_.end()) return;
@@ -180,6 +222,11 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   request.target_speedup = config.session_target_speedup;
   request.threads = core_->executor().threads;
   request.cache_bytes_max = config.cache_bytes_max;
+  request.model = model_request(d);
+  d.session_usd_max = request.model.usd_max;
+  // Nothing but waiting, where templates have nothing to try: an answer must fit.
+  if (!request.model.proposer.empty() && !has_family(d))
+    request.wall_seconds_max += config.proposer_answer_seconds;
   evolve::WorkerOptions worker;
   worker.program = worker_program_;
   worker.args = config.worker_args;

@@ -20,6 +20,7 @@ RuntimeCore::RuntimeCore(RuntimeConfig config)
 }
 
 Result<std::shared_ptr<RuntimeCore>> RuntimeCore::make(RuntimeConfig config) {
+  NICHE_RETURN_IF_ERROR(apply_disable_variable(&config));
   NICHE_RETURN_IF_ERROR(config.validate());
   std::shared_ptr<RuntimeCore> core(new RuntimeCore(std::move(config)));
   for (const auto& op : core->config_.ops) NICHE_RETURN_IF_ERROR(core->ops_.add(op));

@@ -1,6 +1,7 @@
 #include "runtime/explanation.h"
 
 #include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 namespace niche {
@@ -14,6 +15,14 @@ std::string gain_text(const ExplainedKernel& k) {
   return text;
 }
 
+std::string utc(int64_t unix_ns) {
+  const std::time_t seconds = unix_ns / 1'000'000'000;
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  char text[40];
+  return std::string(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts));
+}
+
 }  // namespace
 
 std::string Explanation::to_text() const {
@@ -24,6 +33,8 @@ std::string Explanation::to_text() const {
   t += "  rollout:   " + rollout + "\n";
   for (const ExplainedKernel& k : kernels) {
     t += "  kernel:    " + k.name + " [" + k.state + "]" + gain_text(k) + "\n";
+    if (!k.guard.empty()) t += "             guard: " + k.guard + "\n";
+    if (k.verified_unix_ns != 0) t += "             verified: " + utc(k.verified_unix_ns) + "\n";
     if (!k.reason.empty()) t += "             " + k.reason + "\n";
   }
   t += "  session:   " + session + "\n";
@@ -47,6 +58,8 @@ std::string Explanation::to_json() const {
     j["kernels"].push_back({{"name", k.name},
                             {"state", k.state},
                             {"reason", k.reason},
+                            {"guard", k.guard},
+                            {"verified_unix_ns", k.verified_unix_ns},
                             {"kernel_ns", k.kernel_ns},
                             {"fallback_ns", k.fallback_ns}});
   return j.dump(2);

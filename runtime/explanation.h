@@ -12,11 +12,15 @@ namespace niche {
 // One kernel that could serve the Problem, or is known and may not.
 struct ExplainedKernel {
   std::string name;
-  // "incumbent", "waiting for its rollout", the line of its rollout ("canary: 41 pairs, ..."), or what became
-  // of it: "quarantined", "held", "superseded", "refused", ...
+  // "incumbent" (it answers this problem, or its Guard does not hold here), "incumbent elsewhere", "verified, waiting
+  // for its rollout", the line of its rollout ("canary: 41 pairs, ..."), or what became of it: "quarantined", "held",
+  // "superseded", "refused", ...
   std::string state;
-  std::string reason;                     // why it is in that state, or cannot serve this problem
-  double kernel_ns = 0, fallback_ns = 0;  // at admission
+  std::string reason;  // why it is in that state, or cannot serve this problem
+  double kernel_ns = 0,
+         fallback_ns = 0;        // at admission, at the measured point that is nearest to the problem
+  std::string guard;             // "M=1..4096, pointers at 64 bytes": what it was verified on
+  int64_t verified_unix_ns = 0;  // when its Verdict was given; 0: not known here
 };
 
 struct Explanation {
@@ -25,7 +29,7 @@ struct Explanation {
   std::string kernel;      // what serves: a kernel's name, or "fallback:<form>"
   std::string rung;        // the rung of the ladder: "exact", "region", "fallback", "forced", as in metrics
   std::string why;         // one sentence
-  std::string rollout;     // "none", "shadow", "canary 10 %", "incumbent"
+  std::string rollout;     // of the route: "none", "shadow", "canary 10 %", "incumbent"
   std::vector<ExplainedKernel> kernels;
   std::string session;    // "running, 41 tried, 2 kernels", "planned", "none: ..." with its reason
   std::string evolution;  // "on" or "off: <reason>"

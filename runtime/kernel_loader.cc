@@ -75,6 +75,7 @@ std::shared_ptr<const ResidentKernel> KernelLoader::resident(const RuntimeCore::
     resident->timing = verdict->timing;
   resident->served_calls = record.served_calls;
   resident->proven = proven;
+  resident->verified_unix_ns = record.created_unix_ns;
   resident->code_bytes = static_cast<int64_t>(record.artefact.size());
   return resident;
 }

@@ -23,6 +23,7 @@ struct ResidentKernel {
   int64_t served_calls = 0;  // before this process
   bool proven = false;       // has served its probation
   int64_t code_bytes = 0;
+  int64_t verified_unix_ns = 0;  // its Verdict
 
   uint64_t id() const { return kernel->id; }
   // Measured gain over the best library form at a problem: that of the nearest measured point (distance in

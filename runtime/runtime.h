@@ -116,7 +116,8 @@ struct Health {
 
 class Runtime {
  public:
-  // kInvalid: the config, an operator's schema or a library; kIo: the cache directory. A cache that is merely
+  // NICHE_DISABLE=1 in the environment holds whatever the config says; the other variables are read by who calls
+  // apply_environment. kInvalid: the config, an operator's schema or a library; kIo: the cache directory. A cache that is merely
   // corrupt, foreign or locked is a logged miss, never an error.
   static Result<std::unique_ptr<Runtime>> create(RuntimeConfig config);
   // Ends sessions, flushes counters to the cache and joins the control threads (at most about a second).

@@ -6,8 +6,8 @@ namespace niche::evolve {
 
 constexpr size_t kFileBytesMax = 1 << 20;
 
-dispatch::Result<Judgement> evaluate_file(const std::string& path, EvaluatorSpec spec,
-                                          EvaluatorOptions options) {
+dispatch::Result<FileJudgement> evaluate_file(const std::string& path, EvaluatorSpec spec,
+                                              EvaluatorOptions options) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return dispatch::errno_status("open " + path);
   std::string text(kFileBytesMax + 1, '\0');
@@ -22,7 +22,8 @@ dispatch::Result<Judgement> evaluate_file(const std::string& path, EvaluatorSpec
   // What the operator itself cannot do is said as an error, not as the kernel's verdict.
   auto baselines = (*evaluator)->baselines();
   if (!baselines.ok()) return baselines.status();
-  return (*evaluator)->judge(*candidate);
+  Judgement judgement = (*evaluator)->judge(*candidate);
+  return FileJudgement{std::move(judgement), std::move(candidate->source), std::move(*baselines)};
 }
 
 }  // namespace niche::evolve

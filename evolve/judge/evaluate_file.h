@@ -6,14 +6,21 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "evolve/candidate_text.h"
 
 namespace niche::evolve {
 
+struct FileJudgement {
+  Judgement judgement;
+  KernelSource source;                     // as the file describes itself
+  std::vector<ProblemBaseline> baselines;  // what it was timed against
+};
+
 // Reads and judges a file (at most 1 MiB). kIo or kInvalid: no candidate could be made of it; what is wrong
 // with the candidate itself is the Verdict's.
-dispatch::Result<Judgement> evaluate_file(const std::string& path, EvaluatorSpec spec,
-                                          EvaluatorOptions options = {});
+dispatch::Result<FileJudgement> evaluate_file(const std::string& path, EvaluatorSpec spec,
+                                              EvaluatorOptions options = {});
 
 }  // namespace niche::evolve

@@ -160,15 +160,21 @@ std::string shown_state(const SessionRow& session) {
   return "running?";
 }
 
+std::string best_text(const SessionRow& s) {
+  return "best confirmed " + (s.confirmed_cost > 0 ? speedup(s.confirmed_cost) : "none") +
+         ", best screened " + speedup(s.best_cost);
+}
+
 std::string sessions_table(const std::vector<SessionRow>& rows) {
   char line[512];
-  std::snprintf(line, sizeof line, "%-26s %-16s %-9s %6s %9s  %-40s %s\n", "session", "started (UTC)",
-                "state", "evals", "best", "definition", "ended by");
+  std::snprintf(line, sizeof line, "%-26s %-16s %-9s %6s %9s %9s  %-40s %s\n", "session", "started (UTC)",
+                "state", "evals", "confirmed", "screened", "definition", "ended by");
   std::string out = line;
   for (const SessionRow& s : rows) {
-    std::snprintf(line, sizeof line, "%-26s %-16s %-9s %6d %9s  %-40s %s\n", s.id.c_str(),
+    std::snprintf(line, sizeof line, "%-26s %-16s %-9s %6d %9s %9s  %-40s %s\n", s.id.c_str(),
                   time_text(s.started_unix_ns).c_str(), shown_state(s).c_str(), s.evaluations,
-                  speedup(s.best_cost).c_str(), s.definition.c_str(), s.reason.substr(0, 60).c_str());
+                  speedup(s.confirmed_cost).c_str(), speedup(s.best_cost).c_str(), s.definition.c_str(),
+                  s.reason.substr(0, 60).c_str());
     out += line;
   }
   return out;
@@ -178,14 +184,14 @@ std::string tree_text(const SessionTree& t, bool all) {
   const SessionRow& s = t.session;
   std::string out = s.id + "  " + s.definition + "  " + s.arch + "  " + shown_state(s) +
                     (s.reason.empty() ? "" : ": " + s.reason) + "\n" + std::to_string(t.nodes.size()) +
-                    " candidates, best " + speedup(s.best_cost) + "\n";
+                    " candidates, " + best_text(s) + "\n";
   if (const auto refused = t.refused(); !refused.empty()) {
     out += "refused:";
     for (const auto& [gate, n] : refused) out += ' ' + gate + ' ' + std::to_string(n);
     out += '\n';
   }
   if (const auto curve = t.curve(); !curve.empty()) {
-    out += "best after";
+    out += "best screened after";
     for (size_t n = 1; n <= curve.size(); n *= 2)
       if (curve[n - 1] > 0) out += "  " + std::to_string(n) + ": " + speedup(curve[n - 1]);
     out += "  " + std::to_string(curve.size()) + ": " + speedup(curve.back()) + '\n';
@@ -212,7 +218,10 @@ std::string tree_text(const SessionTree& t, bool all) {
   while (!stack.empty()) {
     const auto [n, depth] = stack.back();
     stack.pop_back();
-    out += std::string(static_cast<size_t>(std::min(2 * depth, 60)), ' ') + (n->id == best ? "* " : "- ") +
+    out += std::string(static_cast<size_t>(std::min(2 * depth, 60)), ' ') +
+           (n->id != best            ? "- "
+            : n->outcome == "faster" ? "* "
+                                     : "~ ") +
            std::to_string(n->id) + ' ' + speedup(n->cost) + ' ' + n->outcome + "  " + n->made_by + ": " +
            t.change(*n);
     if (n->outcome == "failed") out += "  [" + t.reason(n->id).substr(0, 80) + ']';

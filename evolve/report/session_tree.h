@@ -31,6 +31,10 @@ struct SessionTree {
   std::string change(const store::NodeRow& node) const;
 };
 
+// The best of a session, by what it stands on: "best confirmed 1.234x" (a FASTER verdict), "best screened 1.400x" (a
+// quick look that nothing has confirmed: it may be noise).
+std::string best_text(const store::SessionRow& session);
+
 // "rms_norm.rows rows=2 unroll=4", "model wide rows".
 std::string node_label(const store::NodeRow& node);
 
@@ -38,6 +42,7 @@ std::string node_label(const store::NodeRow& node);
 // or of an older niche: nobody can tell from here), "stopped", "done".
 std::string shown_state(const store::SessionRow& session);
 std::string sessions_table(const std::vector<store::SessionRow>& rows);
+// "*": the best that is confirmed; "~": the best of a session that confirmed none.
 // `all`: every node; else judged ones, programs, the ten best, and what leads to them.
 std::string tree_text(const SessionTree& tree, bool all);
 // One HTML page that needs nothing else: curve, tree, and a diff of each text to its parent's.

@@ -53,11 +53,12 @@ std::string svg_curve(const std::vector<double>& curve) {
     points += text;
   }
   std::snprintf(text, sizeof text, "%.2fx", top);
-  return "<svg viewBox='0 0 800 200' role='img' aria-label='best speed-up by evaluation'><line x1='40' "
+  return "<svg viewBox='0 0 800 200' role='img' aria-label='best screened speed-up by evaluation'><line "
+         "x1='40' "
          "y1='180' x2='780' "
          "y2='180'/><line x1='40' y1='20' x2='40' y2='180'/><text x='2' y='24'>" +
          std::string(text) + "</text><text x='740' y='196'>" + std::to_string(curve.size()) +
-         " evals</text><polyline points='" + points + "'/></svg>";
+         " screened</text><polyline points='" + points + "'/></svg>";
 }
 
 std::string diff_html(const std::string& diff) {
@@ -72,7 +73,10 @@ std::string diff_html(const std::string& diff) {
 std::string node_html(const SessionTree& t, const store::NodeRow& n, bool best) {
   char cost[48] = "";
   if (n.cost > 0) std::snprintf(cost, sizeof cost, "%.3fx", 1 / n.cost);
-  std::string out = "<b class='" + escaped(n.outcome) + "'>" + (best ? "&#9733; " : "") +
+  std::string out = "<b class='" + escaped(n.outcome) + "'>" +
+                    (!best                   ? ""
+                     : n.outcome == "faster" ? "&#9733; "
+                                             : "&#9734; ") +
                     std::to_string(n.id) + ' ' + cost + ' ' + escaped(n.outcome) + "</b> " +
                     escaped(n.made_by + ": " + t.change(n));
   if (const std::string why = t.reason(n.id); !why.empty())
@@ -178,9 +182,10 @@ std::string tree_page(const SessionTree& t) {
          "content='width=device-width'><title>" +
          escaped(s.definition) + "</title>" + kStyle + "<h1>" + escaped(s.definition) + "</h1><p>" +
          escaped(s.id + ", " + s.arch + ", " + shown_state(s) + (s.reason.empty() ? "" : ": " + s.reason)) +
-         "</p><p>" + std::to_string(t.nodes.size()) +
-         " candidates; refused:" + escaped(refused.empty() ? " none" : refused) + "</p>" +
-         svg_curve(t.curve()) + "<h2>Candidates</h2>" + body + "</html>\n";
+         "</p><p>" + std::to_string(t.nodes.size()) + " candidates; " + escaped(best_text(s)) +
+         " (&#9733; confirmed by a verdict, &#9734; only screened); refused:" +
+         escaped(refused.empty() ? " none" : refused) + "</p>" + svg_curve(t.curve()) +
+         "<h2>Candidates</h2>" + body + "</html>\n";
 }
 
 }  // namespace niche::evolve::report

@@ -31,6 +31,7 @@ struct ModelOptions {
 // Pointers may be null and must outlive the session.
 struct ModelParts {
   proposer::ProposalSource* source = nullptr;  // null: no model
+  std::string trouble{};                       // why there is none although one was named
   kb::Library* library = nullptr;
   kb::SkillBook* skills = nullptr;
   ModelOptions options;
@@ -48,7 +49,7 @@ class ModelSearch {
   static constexpr int kFixesMax = 5, kIdleMax = 6, kFailedQuestionsMax = 8;
 
   ModelSearch(ModelParts parts, uint64_t seed, std::string session)
-      : parts_(parts), seed_(seed), session_(std::move(session)) {}
+      : parts_(std::move(parts)), seed_(seed), session_(std::move(session)), trouble_(parts_.trouble) {}
   void set_facts(ProposalFacts facts) { facts_ = std::move(facts); }
 
   // A question is under way, or could be asked.

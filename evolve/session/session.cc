@@ -17,6 +17,11 @@ using dispatch::Status;
 using search::kNoNode;
 using search::Outcome;
 
+namespace {
+// Of a session without a template family: the model was asked for the last time, or gave up.
+constexpr const char* kNoMorePrograms = "the proposer has no more programs";
+}  // namespace
+
 uint64_t system_entropy() {
   uint64_t v = 0;
   if (getrandom(&v, sizeof v, 0) != sizeof v) v = 0x6e69636865ULL;
@@ -52,6 +57,7 @@ std::string SessionImpl::end_reason() const {
     return "target reached";
   if (tried_ >= request_.evaluations_max) return "evaluations";
   if (models_go_on()) return {};
+  if (space_.family_count() == 0) return kNoMorePrograms;
   if (exhausted_) return "space exhausted";
   if (stagnant_) return "stagnation";
   return {};
@@ -92,7 +98,8 @@ SessionEvent SessionImpl::run() {
     const bool last = left() < 1.3 * plan_.judge_seconds() + screen_seconds_;
     while (end_reason().empty() && judge_if_due(last)) emit(event(SessionEvent::Kind::kProgress));
   }
-  const bool spent = reason == "evaluations" || reason == "space exhausted" || reason == "stagnation";
+  const bool spent = reason == "evaluations" || reason == "space exhausted" || reason == "stagnation" ||
+                     reason == kNoMorePrograms;
   while (spent && keep_going() && judge_if_due(true)) emit(event(SessionEvent::Kind::kProgress));
   if (!recorder_.status().ok() && warning_.empty()) warning_ = recorder_.status().to_string();
   if (warning_.empty() && !models_->trouble().empty()) warning_ = "model: " + models_->trouble();

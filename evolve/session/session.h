@@ -44,7 +44,7 @@ class Session {
   virtual ~Session() = default;
 
   // kInvalid, kNotFound: the request (its Definition, problems, policy); kUnsupported: no family of this
-  // operator has a valid point here. With request.resume, a session of this Definition that did not end is
+  // operator has a valid point here, and no model is there to write programs. With request.resume, a session of this Definition that did not end is
   // taken up: its seed, policy and recorded results rule, the request's budgets hold anew.
   static dispatch::Result<std::unique_ptr<Session>> create(const SessionRequest& request, SessionParts parts);
 

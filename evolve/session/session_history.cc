@@ -32,10 +32,7 @@ std::optional<search::FamilyPoint> stored_point(const search::SearchSpace& space
 }  // namespace
 
 Status SessionImpl::prepare() {
-  if (space_.family_count() == 0)
-    return dispatch::unsupported("session of " + definition_->name() + ": no template family of '" +
-                                 definition_->schema().op + "' has a valid point on " +
-                                 arch_name(parts_.target));
+  exhausted_ = space_.family_count() == 0;  // nothing is drawn from templates; a model may write programs
   if (parts_.store != nullptr && request_.resume) {
     auto row = parts_.store->unfinished(definition_->name());
     if (row.ok()) return take_up(*row);
@@ -80,10 +77,24 @@ Status SessionImpl::take_up(const store::SessionRow& row) {
   return parts_.store->set_session_state(row.id, "running", "", 0);
 }
 
+// An operator without a template family lives on what a model writes, or wrote before. Programs are for the
+// CPU.
+Status SessionImpl::something_to_try() const {
+  if (space_.family_count() > 0) return {};
+  const bool programs = parts_.target.device.empty();
+  if (programs && models_go_on()) return {};
+  const std::string why = "session of " + definition_->name() + ": no template family of '" +
+                          definition_->schema().op + "' has a valid point on " + arch_name(parts_.target);
+  if (!programs) return dispatch::unsupported(why + ", and programs of a proposer run on the CPU alone");
+  return dispatch::unsupported(why + (parts_.model.trouble.empty()
+                                          ? ", and no proposer is named that could write programs"
+                                          : ", and its proposer did not start: " + parts_.model.trouble));
+}
+
 Status SessionImpl::begin() {
   if (request_.seed == 0) request_.seed = system_entropy();
   models_ = std::make_unique<ModelSearch>(parts_.model, request_.seed, request_.session_id);
-  if (parts_.store == nullptr) return {};
+  if (parts_.store == nullptr) return something_to_try();
   const Definition& d = *definition_;
   const std::string dtype(dispatch::dtype_name(d.dtype())), arch = arch_name(parts_.target);
   const auto past = parts_.store->past_bests(d.schema().op, dtype, arch, WarmStartOptions().per_session);
@@ -92,6 +103,7 @@ Status SessionImpl::begin() {
       if (p.family == kProgramFamily && known_programs_.size() < kKnownProgramsMax)
         if (auto text = parts_.store->blob(p.source_hash); text.ok())
           known_programs_.emplace_back("known from " + p.session, std::move(*text));
+  NICHE_RETURN_IF_ERROR(something_to_try());
   if (past.ok()) warm_ = warm_start(space_, request_.definition_json, request_.problems, *past);
   const auto advice = gather_advice(d.schema().op, arch, parts_.model.library, parts_.model.skills);
   for (AdvisedPoint& a : advised_points(space_, advice)) {

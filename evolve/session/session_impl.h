@@ -58,6 +58,7 @@ class SessionImpl final : public Session {
   dispatch::Status take_up(const store::SessionRow& row);
   dispatch::Status begin();
   void remember_nearest(const std::vector<store::PastBest>& past);
+  dispatch::Status something_to_try() const;
   dispatch::Status replay();
   void apply_history(size_t& result, int end);
 
@@ -72,7 +73,7 @@ class SessionImpl final : public Session {
   void reuse_known_programs(std::vector<store::EvaluationRow>& rows);
   dispatch::Status restore_programs();
   std::vector<TemplateMaterial> template_material() const;
-  bool models_go_on() const { return models_->may_go_on(); }
+  bool models_go_on() const { return models_->may_go_on() || !known_programs_.empty(); }
   bool note_source(int node, const std::string& dedup_key);
   void apply_twins(std::vector<store::EvaluationRow>& rows);
   // Screens nodes and applies what was found; those about which nothing was found are left for another time.

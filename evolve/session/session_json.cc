@@ -48,6 +48,28 @@ Result<std::vector<SeenProblem>> problems_of(const json& list) {
   return out;
 }
 
+json model_json(const ModelRequest& m) {
+  return {{"proposer", m.proposer},
+          {"key_file", m.key_file},
+          {"price", m.price},
+          {"usd_max", m.usd_max},
+          {"tokens_max", m.tokens_max},
+          {"questions_max", m.questions_max},
+          {"answer_seconds_max", m.answer_seconds_max}};
+}
+
+ModelRequest model_of(const json& j) {
+  ModelRequest m;
+  j.at("proposer").get_to(m.proposer);
+  j.at("key_file").get_to(m.key_file);
+  j.at("price").get_to(m.price);
+  j.at("usd_max").get_to(m.usd_max);
+  j.at("tokens_max").get_to(m.tokens_max);
+  j.at("questions_max").get_to(m.questions_max);
+  j.at("answer_seconds_max").get_to(m.answer_seconds_max);
+  return m;
+}
+
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 }  // namespace
@@ -77,6 +99,7 @@ std::string request_to_json(const SessionRequest& r) {
                {"batch", r.batch},
                {"cache_bytes_max", r.cache_bytes_max},
                {"device", r.device},
+               {"model", model_json(r.model)},
                {"resume", r.resume}});
 }
 
@@ -101,6 +124,7 @@ Result<SessionRequest> request_from_json(std::string_view text) {
     j.at("batch").get_to(r.batch);
     r.cache_bytes_max = j.value("cache_bytes_max", r.cache_bytes_max);  // absent in older stores
     r.device = j.value("device", "");                                   // absent in older stores
+    if (j.contains("model")) r.model = model_of(j.at("model"));         // absent in older stores
     j.at("resume").get_to(r.resume);
     if (r.cache_bytes_max < 1) return invalid("session request: cache_bytes_max must be at least 1");
     if (r.problems.empty()) return invalid("session request: no problem to optimise for");
@@ -108,6 +132,9 @@ Result<SessionRequest> request_from_json(std::string_view text) {
       return invalid("session request: wall_seconds_max must be positive and finite");
     if (r.evaluations_max < 1) return invalid("session request: evaluations_max must be at least 1");
     if (r.threads < 1) return invalid("session request: threads must be at least 1");
+    if (!(r.model.usd_max >= 0) || r.model.tokens_max < 0 || r.model.questions_max < 0 ||
+        !(r.model.answer_seconds_max > 0))
+      return invalid("session request: a bound of the model is negative, or its time for an answer is 0");
     if (r.batch < 1 || r.batch > 64) return invalid("session request: batch must be 1 to 64");
     return r;
   });

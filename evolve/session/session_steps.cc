@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "evolve/session/candidate_source.h"
+#include "evolve/session/kernel_record.h"
 #include "evolve/session/session_impl.h"
 #include "kernels_cache/sha256.h"
 
@@ -282,45 +283,20 @@ void SessionImpl::judge(int node) {
 }
 
 Result<std::string> SessionImpl::commit(int node, const RenderedPoint& rendered, const Judgement& judgement) {
-  kernels_cache::KernelRecord r;
-  r.name = rendered.source.kernel_name;
-  r.op = definition_->schema().op;
-  r.definition = definition_->name();
-  r.definition_json = request_.definition_json;
-  r.guard = judgement.verdict.guard;
-  r.plan = rendered.source.plan;
-  if (rendered.source.cuda != nullptr) {
-    r.kind = dispatch::KernelKind::kCuda;
-    r.cuda_plan = *rendered.source.cuda;
-    r.plan.workspace_bytes = r.cuda_plan.workspace_bytes;
-  }
-  r.properties = rendered.source.properties;
-  r.provenance = {"", "", request_.session_id, judgement.compiler, rendered.text_hash};
+  std::string family, parameters;
   if (is_program(node)) {
     const Program& p = models_->at(node);
-    r.provenance.family = kProgramFamily + (p.model.empty() ? "" : ' ' + p.model);
-    r.provenance.parameters = p.name;
+    family = kProgramFamily + (p.model.empty() ? "" : ' ' + p.model);
+    parameters = p.name;
   } else {
     const search::FamilyPoint& at = tree_.node(node).candidate;
-    r.provenance.family = space_.family_name(at.family);
-    r.provenance.parameters = space_.at(at.family).describe(at.point);
+    family = space_.family_name(at.family);
+    parameters = space_.at(at.family).describe(at.point);
   }
-  r.source = rendered.source.text;
-  r.artefact = judgement.artefact;
-  r.artefact_sha256 = kernels_cache::to_hex(kernels_cache::sha256(judgement.artefact));
-  r.verdict_json = judgement.verdict.to_json();
-  double heaviest = -1, weights = 0;
-  for (const ProblemBaseline& b : baselines_) {
-    r.fallback_ns += b.weight * b.fallback_ns;
-    weights += b.weight;
-    if (b.weight > heaviest) heaviest = b.weight, r.fallback_name = b.fallback;
-  }
-  if (weights > 0) r.fallback_ns /= weights;
-  const std::vector<double> proven = costs_.proven(judgement.verdict);
-  r.kernel_ns = r.fallback_ns * costs_.weighted(proven);
-  r.created_unix_ns = parts_.clock->unix_time_ns();
   if (parts_.sink == nullptr) return std::string();
-  return parts_.sink->commit(r);
+  return parts_.sink->commit(
+      kernel_record({*definition_, request_.definition_json, rendered, judgement, baselines_, costs_, family,
+                     parameters, request_.session_id, parts_.clock->unix_time_ns()}));
 }
 
 }  // namespace niche::evolve

@@ -20,7 +20,8 @@ struct SessionRow {
   std::string process;            // the last that worked on it (process_mark.h); the store writes it
   int64_t started_unix_ns = 0;
   int64_t ended_unix_ns = 0;
-  double best_cost = 0;  // 0: nothing valid
+  double best_cost = 0;       // smallest of any valid candidate, most of them only screened; 0: nothing valid
+  double confirmed_cost = 0;  // smallest of those that were judged FASTER; 0: none
   int evaluations = 0;
 };
 

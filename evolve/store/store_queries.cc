@@ -40,7 +40,8 @@ Result<std::vector<SessionRow>> Store::query_sessions(std::string_view where, st
       "SELECT id, definition, definition_json, op, dtype, arch, problems_json, request_json, state, reason, "
       "started_unix_ns, ended_unix_ns, "
       "(SELECT count(*) FROM evaluations e WHERE e.session=sessions.id AND e.kind<>'duplicate'), "
-      "(SELECT min(cost) FROM nodes n WHERE n.session=sessions.id AND n.cost>0), process "
+      "(SELECT min(cost) FROM nodes n WHERE n.session=sessions.id AND n.cost>0), process, "
+      "(SELECT min(cost) FROM nodes n WHERE n.session=sessions.id AND n.cost>0 AND n.outcome='faster') "
       "FROM sessions WHERE " +
       std::string(where) + " ORDER BY started_unix_ns DESC, id LIMIT ?2");
   if (!s.ok()) return s.status();
@@ -56,6 +57,7 @@ Result<std::vector<SessionRow>> Store::query_sessions(std::string_view where, st
     r.evaluations = static_cast<int>(s->integer(12));
     r.best_cost = s->is_null(13) ? 0 : s->real(13);
     r.process = s->text(14);
+    r.confirmed_cost = s->is_null(15) ? 0 : s->real(15);
     rows.push_back(std::move(r));
   }
   if (!s->status().ok()) return s->status();

@@ -161,6 +161,16 @@ class Worker : public PermitSource {
       options.make_evaluator = device.make_evaluator;
       options.device = device.device;
     }
+    std::unique_ptr<proposer::ProposalSource> source;
+    std::unique_ptr<kb::Library> library;
+    if (!request.model.proposer.empty()) {
+      const Status s = start_model(request.model, &source, &library);
+      if (!s.ok()) options.model.trouble = s.to_string();
+      options.model.source = source.get();
+      options.model.library = library.get();
+      options.model.options.questions_max = request.model.questions_max;
+      options.model.options.answer_seconds_max = request.model.answer_seconds_max;
+    }
     options.evaluator_options.child_start = hooks_.child_start;
     options.clock = &clock_;
     options.on_event = [this](const SessionEvent& e) { send(e); };
@@ -168,6 +178,19 @@ class Worker : public PermitSource {
     options.log = [](const std::string& line) { std::fprintf(stderr, "niche worker: %s\n", line.c_str()); };
     auto last = run_local_session(request, std::move(options));
     return last.ok() ? Status() : last.status();
+  }
+
+  Status start_model(const ModelRequest& model, std::unique_ptr<proposer::ProposalSource>* source,
+                     std::unique_ptr<kb::Library>* library) const {
+    if (!hooks_.proposer)
+      return dispatch::unsupported("this worker asks no proposer; worker_program must be `niche`");
+    auto opened = kb::Library::open();
+    if (!opened.ok()) return opened.status();
+    auto started = hooks_.proposer(model);
+    if (!started.ok()) return started.status();
+    *library = std::move(*opened);
+    *source = std::move(*started);
+    return {};
   }
 
   // Progress may be lost when the server does not read; news of a kernel and the end wait for it.

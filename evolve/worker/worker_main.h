@@ -32,6 +32,9 @@ struct WorkerHooks {
   std::function<dispatch::Result<kernels_cache::Environment>(const SessionRequest&)> environment;
   EvaluatorFactory make_evaluator;  // required: evolve::make_evaluator
   ChildStart child_start;           // see evaluator.h
+  // Starts the process that asks SessionRequest::model's proposer; called before the session has a child. Empty: a
+  // request's proposer is not asked, and the session says so.
+  std::function<dispatch::Result<std::unique_ptr<proposer::ProposalSource>>(const ModelRequest&)> proposer{};
   // For a request that names a device. `permits` and `clock` live as long as the session. Empty: such a
   // request is refused.
   std::function<dispatch::Result<DeviceSession>(const SessionRequest&, PermitSource& permits,

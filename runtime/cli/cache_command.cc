@@ -102,6 +102,15 @@ int forgive(const CacheFlags& flags, const std::string& kernel) {
   return 0;
 }
 
+int export_all(KernelCache& cache, const std::string& path) {
+  const auto report = kernels_cache::export_entries(cache, {}, path);
+  const int code = transfer(report, "exported");
+  if (code != 0 || report->done != 0) return code;
+  std::fprintf(stderr, "niche: %s: no kernel in it: %s has none that may serve\n", path.c_str(),
+               cache.home().path().c_str());
+  return 3;
+}
+
 int prune(const CacheFlags& flags, const kernels_cache::PruneOptions& options) {
   auto cache = flags.open_existing();
   if (!cache.ok()) return fail(cache.status());
@@ -134,12 +143,11 @@ void add_cache_command(CLI::App& app, int* exit_code) {
   v->callback([=] { *exit_code = verify(*flags, *remove_bad); });
 
   auto path = std::make_shared<std::string>();
-  CLI::App* e = add("export", "write all kernels that may serve into one archive");
+  CLI::App* e = add("export", "write all kernels that may serve into one archive; 3: there is none");
   e->add_option("archive", *path)->required();
   e->callback([=] {
     auto c = flags->open(Access::kReadOnly);
-    *exit_code =
-        c.ok() ? transfer(kernels_cache::export_entries(**c, {}, *path), "exported") : fail(c.status());
+    *exit_code = c.ok() ? export_all(**c, *path) : fail(c.status());
   });
   CLI::App* i = add("import", "commit an archive's kernels (native code: trust it as you trust its owner)");
   i->add_option("archive", *path)->required()->check(CLI::ExistingFile);

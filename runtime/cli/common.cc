@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "evolve/definition_json.h"
@@ -21,7 +22,9 @@ void DefinitionFlags::add_to(CLI::App& app) {
   app.add_option("--dtype", dtype, "element type: f32, bf16, i64")->capture_default_str();
   app.add_option("--const", const_axes, "a constant axis, e.g. N=4096 (repeat)")->allow_extra_args(false);
   app.add_option("--attr", attrs, "an attribute, e.g. eps=1e-5 (repeat)")->allow_extra_args(false);
-  app.add_option("--definition", file, "a JSON Definition instead of the four above")
+  app.add_option(
+         "--definition", file,
+         "a JSON Definition instead of the four above; its operator is loaded from it where it is new")
       ->check(CLI::ExistingFile);
   app.add_option("--op-library", op_libraries,
                  "shared object or JSON Definition with further operators (repeat)")
@@ -31,11 +34,35 @@ void DefinitionFlags::add_to(CLI::App& app) {
       ->envname("NICHE_PYTHON_PROGRAM");
 }
 
+namespace {
+
+// A Definition with a reference, of an operator that is not registered.
+Result<bool> defines_its_operator(const std::string& path, const dispatch::OpRegistry& ops) {
+  std::ifstream in(path);
+  const auto document = nlohmann::json::parse(in, nullptr, false);
+  if (!document.is_object()) return dispatch::invalid(path + ": not a JSON object");
+  const auto op = document.find("op_type");
+  if (op == document.end() || !op->is_string())
+    return dispatch::invalid(path + ": no \"op_type\" that names the operator");
+  return ops.find(op->get<std::string>()) == nullptr && document.contains("reference");
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Workbench>> Workbench::make(const DefinitionFlags& flags, bool references) {
   auto w = std::make_unique<Workbench>();
   NICHE_RETURN_IF_ERROR(register_everything(&w->ops, &w->families));
   for (const std::string& path : flags.op_libraries)
     NICHE_RETURN_IF_ERROR(ops::load_user_ops(path, w->ops, {references, flags.python}));
+  w->op_libraries = flags.op_libraries;
+  if (!flags.file.empty()) {
+    auto own = defines_its_operator(flags.file, w->ops);
+    if (!own.ok()) return own.status();
+    if (*own) {
+      NICHE_RETURN_IF_ERROR(ops::load_user_ops(flags.file, w->ops, {references, flags.python}));
+      w->op_libraries.push_back(flags.file);
+    }
+  }
   return w;
 }
 

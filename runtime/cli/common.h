@@ -19,10 +19,13 @@ struct DefinitionFlags {
   void add_to(CLI::App& app);
 };
 
-// Everything that a command may need of operators; loads what --op-library names.
+// Everything that a command may need of operators; loads what --op-library names, and a --definition whose operator
+// nobody else has.
 struct Workbench {
   dispatch::OpRegistry ops;
   evolve::FamilyRegistry families;
+  // What a server must load to know the same: --op-library, and --definition's file where its operator is its own.
+  std::vector<std::string> op_libraries;
   // `references`: will references be run? Only then does a Definition whose reference is Python need an interpreter.
   static dispatch::Result<std::unique_ptr<Workbench>> make(const DefinitionFlags& flags, bool references);
   dispatch::Result<std::shared_ptr<const dispatch::Definition>> definition(

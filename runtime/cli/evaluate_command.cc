@@ -1,8 +1,10 @@
 // `niche evaluate`: judges a kernel that somebody wrote as a file, by the same evaluator as a generated one.
 #include <cstdio>
 
+#include "evolve/definition_json.h"
 #include "evolve/judge/evaluate_file.h"
 #include "evolve/proposer/secrets.h"
+#include "evolve/session/kernel_record.h"
 #include "evolve/session/session.h"
 #include "runtime/cli/common.h"
 #include "runtime/torch/worker.h"
@@ -12,11 +14,30 @@ namespace {
 
 struct Options {
   DefinitionFlags definition;
-  std::string kernel;
+  std::string kernel, commit;
   std::vector<std::string> problems;
   int threads = 1;
   bool cold = false;
 };
+
+// The record that a session would have written of it.
+Status commit(const Options& o, const dispatch::Definition& definition, evolve::FileJudgement judged,
+              const evolve::ProblemCosts& costs, kernels_cache::KernelCache& cache) {
+  evolve::RenderedPoint rendered = evolve::hashed(std::move(judged.source));
+  // A kernel that does not name itself is named by its text.
+  if (std::string& name = rendered.source.kernel_name; name.ends_with(".file"))
+    name += '.' + rendered.text_hash.substr(0, 10) + '.' +
+            evolve::arch_name(evolve::detect_target(o.threads)).substr(4);
+  const std::string name = rendered.source.kernel_name;
+  const dispatch::SystemClock clock;
+  auto file = cache.commit(
+      evolve::kernel_record({definition, evolve::definition_to_json(definition), rendered, judged.judgement,
+                             judged.baselines, costs, "file", o.kernel, "", clock.unix_time_ns()}));
+  if (!file.ok()) return file.status();
+  std::fprintf(stderr, "niche: committed %s as %s in %s\n", name.c_str(), file->c_str(),
+               cache.home().path().c_str());
+  return {};
+}
 
 int run(const Options& o) {
   evolve::proposer::scrub_environment();  // the candidate runs in a child of this process
@@ -24,6 +45,16 @@ int run(const Options& o) {
   if (!bench.ok()) return fail(bench.status());
   auto definition = (*bench)->definition(o.definition);
   if (!definition.ok()) return fail(definition.status());
+  std::unique_ptr<kernels_cache::KernelCache>
+      cache;  // before the judging: a directory that is refused costs no time
+  if (!o.commit.empty()) {
+    CacheFlags flags;
+    flags.dir = o.commit;
+    flags.op_libraries = (*bench)->op_libraries;
+    auto opened = flags.open(kernels_cache::Access::kReadWrite);
+    if (!opened.ok()) return fail(opened.status());
+    cache = std::move(*opened);
+  }
   evolve::EvaluatorSpec spec;
   spec.op = (*bench)->ops.find_shared((*definition)->schema().op);
   spec.definition = *definition;
@@ -38,10 +69,15 @@ int run(const Options& o) {
   }
   evolve::EvaluatorOptions options;
   options.child_start = torch_child_start;
-  auto judgement = evolve::evaluate_file(o.kernel, std::move(spec), std::move(options));
-  if (!judgement.ok()) return fail(judgement.status());
-  std::printf("%s\n", judgement->verdict.to_json().c_str());
-  return judgement->verdict.faster() ? 0 : 3;
+  const evolve::ProblemCosts costs(spec.problems);
+  auto judged = evolve::evaluate_file(o.kernel, std::move(spec), std::move(options));
+  if (!judged.ok()) return fail(judged.status());
+  std::printf("%s\n", judged->judgement.verdict.to_json().c_str());
+  const bool faster = judged->judgement.verdict.faster();
+  if (cache && !faster) std::fprintf(stderr, "niche: not committed: the verdict is not FASTER\n");
+  if (cache && faster)
+    if (const Status s = commit(o, **definition, std::move(*judged), costs, *cache); !s.ok()) return fail(s);
+  return faster ? 0 : 3;
 }
 
 }  // namespace
@@ -60,6 +96,8 @@ void add_evaluate_command(CLI::App& app, int* exit_code) {
   c->add_option("--threads", o->threads, "threads of a call")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  c->add_option("--commit", o->commit,
+                "cache directory to put it in, for servers, where the verdict is FASTER");
   c->add_flag("--cold", o->cold, "judge with cold caches");
   c->callback([o, exit_code] { *exit_code = run(*o); });
 }

@@ -9,10 +9,11 @@
 #include <filesystem>
 
 #include "evolve/definition_json.h"
-#include "evolve/proposer/proposer_process.h"
 #include "evolve/proposer/secrets.h"
 #include "evolve/session/local_session.h"
 #include "runtime/cli/common.h"
+#include "runtime/cli/progress_line.h"
+#include "runtime/cli/session_proposer.h"
 #include "runtime/host_environment.h"
 #include "runtime/torch/worker.h"
 #ifdef NICHE_WITH_CUDA
@@ -45,43 +46,9 @@ struct Options {
   int evaluations = 2000, threads = 1, batch = 8;
   uint64_t seed = 0;
   bool cold = false, resume = false;
-  std::string proposer, price, key_file, knowledge;
-  double model_usd = 0, answer_seconds = 300;
-  int64_t model_tokens = 0;
-  int questions = 40;
+  evolve::ModelRequest model;
+  std::string knowledge;
 };
-
-// "3,15": dollars a million tokens of input and of output.
-dispatch::Result<evolve::proposer::ModelPrice> parse_price(const std::string& text) {
-  evolve::proposer::ModelPrice p;
-  if (text.empty()) return p;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%lf,%lf%c", &p.input, &p.output, &rest) != 2 || !p.known())
-    return dispatch::invalid("--model-price '" + text + "': expected IN,OUT in dollars a million tokens");
-  return p;
-}
-
-// Starts the process that asks the model, before anything else here has a thread or a child.
-dispatch::Result<std::unique_ptr<evolve::proposer::ProposalSource>> start_proposer(const Options& o) {
-  std::unique_ptr<evolve::proposer::ProposalSource> source;
-  if (!o.proposer.empty()) {
-    auto price = parse_price(o.price);
-    if (!price.ok()) return price.status();
-    evolve::proposer::ProposerProcessOptions p;
-    p.program = "/proc/self/exe";
-    p.args = {"proposer"};
-    p.spec = o.proposer;
-    p.budget = {o.model_usd, o.model_tokens};
-    p.price = *price;
-    p.key_file = o.key_file;
-    auto started = evolve::proposer::start_proposer_process(p);
-    if (!started.ok()) return started.status();
-    source = std::move(*started);
-  }
-  // Candidates run in children of this process.
-  evolve::proposer::scrub_environment();
-  return source;
-}
 
 // "M=16" or "M=16:0.7" or "B=4,L=200:0.3".
 dispatch::Result<evolve::SeenProblem> parse_weighted(const std::string& text, const dispatch::Definition& d,
@@ -101,8 +68,14 @@ dispatch::Result<evolve::SeenProblem> parse_weighted(const std::string& text, co
   return p;
 }
 
-// One line, renewed: best so far, what is left of the budget, which gates refused how many.
-void show(const Options& o, const SessionEvent& e) {
+std::string text(const char* format, auto... values) {
+  char out[256];
+  std::snprintf(out, sizeof out, format, values...);
+  return out;
+}
+
+// Best so far, what is left of the budget, which gates refused how many.
+void show(ProgressLine& line, const Options& o, const SessionEvent& e) {
   switch (e.kind) {
     case SessionEvent::Kind::kProgress: {
       std::string refused;
@@ -110,21 +83,22 @@ void show(const Options& o, const SessionEvent& e) {
         if (const int n = e.rejected[static_cast<size_t>(g)]; n != 0)
           refused +=
               ' ' + std::string(evolve::gate_name(static_cast<evolve::Gate>(g))) + ' ' + std::to_string(n);
-      std::fprintf(stderr, "\r\033[K%.0f s left  %d of %d tried  best %.3fx  committed %.3fx (%d)",
-                   std::max(0.0, o.seconds - e.seconds_used), e.tried, o.evaluations, e.best_speedup,
-                   e.committed_speedup, e.kernels);
-      if (!refused.empty()) std::fprintf(stderr, "  refused:%s", refused.c_str());
+      std::string now = text("%.0f s left  %d of %d tried  best screened %.3fx  confirmed %.3fx (%d)",
+                             std::max(0.0, o.seconds - e.seconds_used), e.tried, o.evaluations,
+                             e.best_speedup, e.committed_speedup, e.kernels);
+      if (!refused.empty()) now += "  refused:" + refused;
       if (e.questions > 0)
-        std::fprintf(stderr, "  model: %d of %d asked, %d programs, $%.4f of $%.2f", e.questions, o.questions,
-                     e.programs, e.model_usd, o.model_usd);
+        now += text("  model: %d of %d asked, %d programs, $%.4f of $%.2f", e.questions,
+                    o.model.questions_max, e.programs, e.model_usd, o.model.usd_max);
+      line.show(now);
       break;
     }
     case SessionEvent::Kind::kKernel:
-      std::fprintf(stderr, "\r\033[K%6.1f s  verified %s\n", e.seconds_used, e.kernel_name.c_str());
+      line.print(text("%6.1f s  verified ", e.seconds_used) + e.kernel_name);
       break;
     case SessionEvent::Kind::kDone:
     case SessionEvent::Kind::kFailed:
-      std::fprintf(stderr, "\n");
+      line.end();
       break;
   }
 }
@@ -156,14 +130,17 @@ class Devices {
 };
 
 int run(const Options& o) {
-  auto source = start_proposer(o);
-  if (!source.ok()) return fail(source.status());
+  std::unique_ptr<evolve::proposer::ProposalSource> source;
   std::unique_ptr<kb::Library> library;
-  if (*source) {
+  if (!o.model.proposer.empty()) {
+    auto started = start_session_proposer(o.model);  // before anything else here has a thread or a child
+    if (!started.ok()) return fail(started.status());
+    source = std::move(*started);
     auto opened = kb::Library::open(o.knowledge);
     if (!opened.ok()) return fail(opened.status());
     library = std::move(*opened);
   }
+  evolve::proposer::scrub_environment();  // candidates run in children of this process
   auto bench = Workbench::make(o.definition, true);
   if (!bench.ok()) return fail(bench.status());
   auto definition = (*bench)->definition(o.definition);
@@ -179,7 +156,7 @@ int run(const Options& o) {
   std::filesystem::create_directories(o.cache, ignored);
   request.cache_dir = o.cache;
   request.store_path = o.store.empty() ? o.cache + "/trajectories.sqlite" : o.store;
-  request.op_libraries = o.definition.op_libraries;
+  request.op_libraries = (*bench)->op_libraries;
   request.wall_seconds_max = o.seconds;
   request.evaluations_max = o.evaluations;
   request.target_speedup = o.target;
@@ -189,11 +166,12 @@ int run(const Options& o) {
   request.batch = o.batch;
   request.resume = o.resume;
   request.device = o.device;
+  request.model = o.model;
   evolve::LocalSessionOptions session;
   session.ops = &(*bench)->ops;
   Devices devices;
   if (o.device.empty()) {
-    auto environment = host_environment(torch_libraries(), o.definition.op_libraries, true);
+    auto environment = host_environment(torch_libraries(), (*bench)->op_libraries, true);
     if (!environment.ok()) return fail(environment.status());
     session.families = &(*bench)->families;
     session.environment = *environment;
@@ -202,13 +180,14 @@ int run(const Options& o) {
     return fail(s);
   }
   session.evaluator_options.child_start = torch_child_start;
-  session.on_event = [&o](const SessionEvent& e) { show(o, e); };
-  session.model.source = source->get();
+  ProgressLine line;
+  session.on_event = [&o, &line](const SessionEvent& e) { show(line, o, e); };
+  session.model.source = source.get();
   session.model.library = library.get();
-  session.model.options.questions_max = o.questions;
-  session.model.options.answer_seconds_max = o.answer_seconds;
+  session.model.options.questions_max = o.model.questions_max;
+  session.model.options.answer_seconds_max = o.model.answer_seconds_max;
   session.stop = [] { return interrupted != 0; };
-  session.log = [](const std::string& line) { std::fprintf(stderr, "\r\033[K%s\n", line.c_str()); };
+  session.log = [&line](const std::string& said) { line.print(said); };
   for (int signal : {SIGINT, SIGTERM}) std::signal(signal, interrupt);
   auto last = evolve::run_local_session(std::move(request), std::move(session));
   if (!last.ok()) return fail(last.status());
@@ -250,14 +229,15 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   c->add_option("--seed", o->seed, "0: from the system");
   c->add_flag("--cold", o->cold, "judge with cold caches");
   c->add_flag("--resume", o->resume, "go on with this Definition's unfinished session");
-  c->add_option("--proposer", o->proposer,
+  c->add_option("--proposer", o->model.proposer,
                 "a model that writes programs: exec:CMD, mailbox:DIR, openai:URL#MODEL or anthropic:MODEL");
-  c->add_option("--model-budget", o->model_usd, "dollars that it may cost")->check(CLI::NonNegativeNumber);
-  c->add_option("--model-price", o->price, "IN,OUT: dollars a million tokens");
-  c->add_option("--model-tokens", o->model_tokens, "tokens that it may take; 0: no limit");
-  c->add_option("--model-key-file", o->key_file, "its key; else OPENAI_API_KEY, ANTHROPIC_API_KEY");
-  c->add_option("--questions", o->questions, "asked of the model at most")->capture_default_str();
-  c->add_option("--answer-seconds", o->answer_seconds, "time for an answer")
+  c->add_option("--model-budget", o->model.usd_max, "dollars that it may cost")
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--model-price", o->model.price, "IN,OUT: dollars a million tokens");
+  c->add_option("--model-tokens", o->model.tokens_max, "tokens that it may take; 0: no limit");
+  c->add_option("--model-key-file", o->model.key_file, "its key; else OPENAI_API_KEY, ANTHROPIC_API_KEY");
+  c->add_option("--questions", o->model.questions_max, "asked of the model at most")->capture_default_str();
+  c->add_option("--answer-seconds", o->model.answer_seconds_max, "time for an answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   c->add_option("--knowledge", o->knowledge, "directory with pages of your own for the model");

@@ -1,6 +1,8 @@
 // `niche explain`: which kernel would serve a problem from this cache, and why. `niche config`: the keys of a
 // config.
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "runtime/cli/common.h"
 #include "runtime/torch/torch.h"
@@ -18,18 +20,23 @@ struct Options {
 };
 
 int run(const Options& o) {
-  auto bench = Workbench::make(o.definition, false);
+  // A Runtime that only reads: it marks, evolves and writes nothing, and serves nobody.
+  RuntimeConfig config = torch_config();
+  if (const Status s = apply_environment(environ, &config); !s.ok()) return fail(s);
+  if (!o.cache.empty()) config.cache_dir = o.cache;
+  if (std::error_code ignored;
+      !config.cache_dir.empty() && !std::filesystem::is_directory(config.cache_dir, ignored))
+    return fail(dispatch::not_found("cache " + config.cache_dir + ": no such directory"));
+  DefinitionFlags flags = o.definition;
+  flags.op_libraries.insert(flags.op_libraries.begin(), config.op_libraries.begin(),
+                            config.op_libraries.end());
+  auto bench = Workbench::make(flags, false);
   if (!bench.ok()) return fail(bench.status());
-  auto definition = (*bench)->definition(o.definition);
+  auto definition = (*bench)->definition(flags);
   if (!definition.ok()) return fail(definition.status());
   auto axes = parse_axes(o.axes);
   if (!axes.ok()) return fail(axes.status());
-
-  // A Runtime that only reads: it marks, evolves and writes nothing, and serves nobody.
-  RuntimeConfig config = torch_config();
-  config.op_libraries = o.definition.op_libraries;
-  if (const Status s = apply_environment(environ, &config); !s.ok()) return fail(s);
-  if (!o.cache.empty()) config.cache_dir = o.cache;
+  config.op_libraries = (*bench)->op_libraries;
   config.cache_read_only = true;
   config.state_dir.clear();
   config.evolve = false;
@@ -79,10 +86,16 @@ void add_config_command(CLI::App& app, int* exit_code) {
       return;
     }
     for (const ConfigField& f : config_fields()) {
+      std::string kind(f.type);
       char range[64] = "";
-      if (f.lo < f.hi) std::snprintf(range, sizeof range, "%g..%g", f.lo, f.hi);
-      std::printf("%-24s %-7s %-16s %s\n", std::string(f.name).c_str(), std::string(f.type).c_str(), range,
-                  std::string(f.meaning).c_str());
+      const auto digits = [](double v) { return v == std::floor(v) ? 0 : 3; };
+      if (f.lo < f.hi)
+        std::snprintf(range, sizeof range, " %.*f..%.*f", digits(f.lo), f.lo, digits(f.hi), f.hi);
+      kind += range;
+      if (!f.unit.empty()) kind += ' ' + std::string(f.unit);
+      std::printf("%s\n    %s\n    %s; default: %s; %s\n", std::string(f.name).c_str(),
+                  std::string(f.meaning).c_str(), kind.c_str(),
+                  f.default_value.empty() ? "(empty)" : f.default_value.c_str(), f.environment.c_str());
     }
   });
 }

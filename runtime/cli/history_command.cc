@@ -12,6 +12,8 @@ namespace {
 
 using evolve::report::SessionTree;
 
+constexpr int kNothing = 3;  // the exit code
+
 struct Options {
   std::string cache, store, id = "last", html, format = "jsonl", out;
   int limit = 50;
@@ -73,6 +75,11 @@ int export_sessions(const Options& o) {
     if (!lines.ok()) return fail(lines.status());
     text += *lines;
   }
+  if (text.empty()) {
+    std::fprintf(stderr, "niche: nothing to export: %s has no example of the format '%s'\n",
+                 o.id == "all" ? "no session" : ("session " + ids.front()).c_str(), o.format.c_str());
+    return kNothing;
+  }
   if (o.out.empty()) {
     std::fputs(text.c_str(), stdout);
   } else if (auto s = write(o.out, text); !s.ok()) {
@@ -102,7 +109,8 @@ void add_history_commands(CLI::App& app, int* exit_code) {
   t->add_flag("--all", o->all, "every candidate, not only those that matter");
   t->callback([o, exit_code] { *exit_code = tree(*o); });
 
-  CLI::App* e = app.add_subcommand("export", "sessions with their measured rewards, for training models");
+  CLI::App* e = app.add_subcommand(
+      "export", "sessions with their measured rewards, for training models; 3: nothing to export");
   add_store(*e, *o);
   e->add_option("session", o->id, "its id, the beginning of it, last, or all")->capture_default_str();
   e->add_option("--format", o->format, "jsonl, sft or dpo")->capture_default_str();

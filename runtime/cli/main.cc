@@ -6,11 +6,13 @@
 #include "evolve/proposer/proposer_process.h"
 #include "runtime/cli/common.h"
 #include "runtime/cli/replay/replay_command.h"
+#include "runtime/cli/session_proposer.h"
+#include "runtime/cli/typing_errors.h"
 #include "runtime/torch/worker.h"
 
 int main(int argc, char** argv) {
   // First: a worker forks, and must not have a thread by then. `niche probe 1`: candidates on GPU 1.
-  if (niche::is_worker(argc, argv)) return niche::worker_main(argc, argv);
+  if (niche::is_worker(argc, argv)) return niche::worker_main(argc, argv, niche::cli::start_session_proposer);
 
   // The process that asks a model; started by `niche evolve --proposer`.
   if (argc == 2 && std::string_view(argv[1]) == "proposer") return niche::evolve::proposer::proposer_main();
@@ -28,6 +30,14 @@ int main(int argc, char** argv) {
   niche::cli::add_config_command(app, &exit_code);
   niche::replay::add_replay_command(app, &exit_code);
   app.add_subcommand("worker", "the process in which candidates live and die; started by a server");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e);
+    if (code != 0)
+      if (const std::string near = niche::cli::suggestion(app, argc, argv); !near.empty())
+        std::fprintf(stderr, "niche: %s\n", near.c_str());
+    return code;
+  }
   return exit_code;
 }

@@ -342,6 +342,7 @@ RuntimeConfig torch_config() {
     return ops::load_user_ops(path, ops);
   };
   config.thread_start = torch_detail::use_one_thread;
+  config.has_family = family_lookup();
   return config;
 }
 

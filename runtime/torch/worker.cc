@@ -7,6 +7,8 @@
 
 #include <string_view>
 
+#include "evolve/search/template_space.h"
+#include "evolve/session/session.h"
 #include "evolve/worker/worker_main.h"
 #include "runtime/host_environment.h"
 #include "runtime/ops/builtin.h"
@@ -36,6 +38,15 @@ dispatch::Status register_everything(dispatch::OpRegistry* ops, evolve::FamilyRe
   return {};
 }
 
+std::function<bool(const dispatch::Definition&)> family_lookup() {
+  auto families = std::make_shared<evolve::FamilyRegistry>();
+  ops_cpu::register_cpu_families(*families);
+  return [families](const dispatch::Definition& d) {
+    return evolve::search::TemplateSpace(families->for_op(d.schema().op), d, evolve::detect_target(1))
+               .family_count() > 0;
+  };
+}
+
 dispatch::Executor torch_child_start(int threads) {
   at::set_num_threads(threads);
   // fbgemm reads /proc/cpuinfo at its first use; behind the walls it no longer could.
@@ -44,7 +55,7 @@ dispatch::Executor torch_child_start(int threads) {
   return torch_detail::aten_executor();
 }
 
-int worker_main(int argc, char** argv) {
+int worker_main(int argc, char** argv, ProposerStart proposer) {
 #ifdef NICHE_WITH_CUDA
   if (std::string_view(argv[1]) == "probe") return cuda_probe_main(argc, argv);
 #endif
@@ -64,6 +75,7 @@ int worker_main(int argc, char** argv) {
   };
   hooks.make_evaluator = evolve::make_evaluator;
   hooks.child_start = torch_child_start;
+  hooks.proposer = std::move(proposer);
 #ifdef NICHE_WITH_CUDA
   hooks.device = cuda_session;
 #endif

@@ -88,6 +88,28 @@ TEST_F(Report, TreeShowsLineageAndReasons) {
   EXPECT_NE(text.find("[smoke: signal 11]"), std::string::npos);
 }
 
+TEST_F(Report, ConfirmedGainsAreNotMixedWithScreenedOnes) {
+  add(3, 0, "rms_norm.rows", R"({"rows":16,"unroll":2})", "screened", 0.25,
+      "");  // 4x, and nothing confirmed it
+  const std::string text = tree_text(load(), true), page = tree_page(load());
+  EXPECT_NE(text.find("best confirmed 2.083x, best screened 4.000x"), std::string::npos) << text;
+  EXPECT_NE(text.find("* 1048576 2.083x faster"), std::string::npos) << text;
+  EXPECT_NE(page.find("best confirmed 2.083x, best screened 4.000x"), std::string::npos);
+  EXPECT_NE(page.find("&#9733; 1048576"), std::string::npos);
+  const std::string table = sessions_table(*store_->sessions(1));
+  EXPECT_NE(table.find("confirmed  screened"), std::string::npos) << table;
+  EXPECT_NE(table.find("2.083x    4.000x"), std::string::npos) << table;
+}
+
+TEST_F(Report, ASessionThatConfirmedNothingSaysSo) {
+  evaluation(kProgram, "judge", "not_faster", 0.99, "timing", "");
+  const std::string text = tree_text(load(), true), page = tree_page(load());
+  EXPECT_NE(text.find("best confirmed none, best screened"), std::string::npos) << text;
+  EXPECT_EQ(text.find("* "), std::string::npos) << text;
+  EXPECT_NE(text.find("~ 1 1.667x screened"), std::string::npos) << text;
+  EXPECT_NE(page.find("&#9734; 1 1.667x screened"), std::string::npos);
+}
+
 TEST_F(Report, PageIsEscapedAndHasTheDiff) {
   const std::string page = tree_page(load());
   EXPECT_NE(page.find("wide &amp; &lt;bold&gt;"), std::string::npos);

@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "evolve/definition_json.h"
+#include "evolve/search/policy.h"
 #include "evolve/session/session.h"
 #include "tests/evolve/fake_evaluator.h"
 #include "tests/evolve/temp_dir.h"
@@ -128,6 +129,68 @@ class SessionModels : public testing::Test {
   ListSink sink_;
   int questions_max_ = 3;
 };
+
+// An operator of a user's own has no template family.
+class NoFamily : public SessionModels {
+ protected:
+  NoFamily() {
+    families_ = FamilyRegistry();
+    // What comes out of a store again has another name, and is as fast as it was.
+    world_.cost = [](const Params& p, const SeenProblem&) {
+      return p.contains("free") ? p.at("free") / 100.0 : 0.3;
+    };
+  }
+};
+
+TEST_F(NoFamily, ProgramsAloneAreASession) {
+  for (const std::string& policy : search::policy_names()) {
+    model_.answers = {program("free=60", 1), program("free=30", 2)};
+    questions_max_ = 2;
+    request_.policy = policy;
+    request_.session_id = "s-" + policy;
+    sink_.records.clear();
+    const SessionEvent e = run();
+    EXPECT_EQ(e.kind, SessionEvent::Kind::kDone) << policy << ": " << e.reason;
+    EXPECT_EQ(e.reason, "the proposer has no more programs");
+    ASSERT_FALSE(sink_.records.empty()) << policy;
+    EXPECT_GT(e.committed_speedup, 3) << policy;
+    EXPECT_EQ(sink_.records.back().provenance.family, "model fake-1");
+  }
+}
+
+TEST_F(NoFamily, WithoutAProposerItIsRefusedByName) {
+  const auto refuse = [&](ModelParts model) {
+    SessionParts p;
+    p.ops = &ops_;
+    p.families = &families_;
+    p.target.avx2 = true;
+    p.model = std::move(model);
+    const auto made = Session::create(request_, std::move(p));
+    EXPECT_EQ(made.status().code(), dispatch::Code::kUnsupported);
+    return made.status().message();
+  };
+  const std::string none = refuse({});
+  EXPECT_NE(none.find("no template family of 'toy_affine_relu'"), std::string::npos) << none;
+  EXPECT_NE(none.find("no proposer is named"), std::string::npos) << none;
+  ModelParts broken;
+  broken.trouble = "no such program";
+  const std::string failed = refuse(broken);
+  EXPECT_NE(failed.find("its proposer did not start: no such program"), std::string::npos) << failed;
+}
+
+TEST_F(NoFamily, WhatAModelWroteBeforeIsTriedAgainWithoutOne) {
+  open_store();
+  model_.answers = {program("free=30")};
+  questions_max_ = 1;
+  run();
+  ASSERT_EQ(sink_.records.size(), 1u);
+  questions_max_ = 0;
+  request_.session_id = "s2";
+  const SessionEvent e = run();
+  EXPECT_EQ(e.kind, SessionEvent::Kind::kDone) << e.reason;
+  EXPECT_EQ(e.questions, 0);
+  EXPECT_EQ(sink_.records.size(), 2u);
+}
 
 TEST_F(SessionModels, ProgramsAreScreenedJudgedAndCommitted) {
   model_.answers = {program("free=30")};

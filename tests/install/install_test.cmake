@@ -1,19 +1,60 @@
-# cmake -DBUILD=build-dir -DCONSUMER=source-dir -DWORK=scratch-dir -DTORCH=ON|OFF -DCXX=compiler -P install_test.cmake
-function(must)
+# cmake -DBUILD=build-dir -DSOURCE=niche -DWORK=scratch-dir -DTORCH=ON|OFF -DTORCH_DIR=libtorch -DCXX=compiler -P install_test.cmake
+function(run_one result)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE _rc OUTPUT_VARIABLE _out ERROR_VARIABLE _out)
+  set(_rc ${_rc} PARENT_SCOPE)
+  set(${result} "${_out}" PARENT_SCOPE)
+endfunction()
+function(must)
+  run_one(_out ${ARGN})
   if(NOT _rc EQUAL 0)
     message(FATAL_ERROR "failed (${_rc}): ${ARGN}\n${_out}")
   endif()
+  set(said "${_out}" PARENT_SCOPE)
+endfunction()
+function(says text)
+  string(FIND "${said}" "${text}" _at)
+  if(_at EQUAL -1)
+    message(FATAL_ERROR "'${text}' is not in:\n${said}")
+  endif()
 endfunction()
 
+set(_here "${SOURCE}/tests/install")
 set(_prefix "${WORK}/prefix")
-file(REMOVE_RECURSE "${_prefix}" "${WORK}/consumer-build")
+set(_find "-DCMAKE_PREFIX_PATH=${_prefix}" "-DCMAKE_CXX_COMPILER=${CXX}")
+file(REMOVE_RECURSE "${_prefix}" "${WORK}/consumer-build" "${WORK}/user-op-build" "${WORK}/unbuilt" "${WORK}/own-torch")
 must(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${_prefix}" --strip)
-must(${CMAKE_COMMAND} -G Ninja -S "${CONSUMER}" -B "${WORK}/consumer-build" "-DCMAKE_PREFIX_PATH=${_prefix}" "-DCMAKE_CXX_COMPILER=${CXX}"
-     "-DCONSUMER_WITH_TORCH=${TORCH}")
+if(TORCH)
+  # A libtorch of one's own: another path than the one niche was built with.
+  file(CREATE_LINK "${TORCH_DIR}" "${WORK}/own-torch" SYMBOLIC)
+  list(APPEND _find "-DNICHE_TORCH_ROOT=${WORK}/own-torch")
+endif()
+must(${CMAKE_COMMAND} -G Ninja -S "${_here}/consumer" -B "${WORK}/consumer-build" ${_find} "-DCONSUMER_WITH_TORCH=${TORCH}")
 must(${CMAKE_COMMAND} --build "${WORK}/consumer-build")
 must("${WORK}/consumer-build/consumer")
 if(TORCH)
-  must("${WORK}/consumer-build/torch_consumer")
   must("${_prefix}/bin/niche" --help)
+  must(ldd "${WORK}/consumer-build/torch_consumer")
+  says("${WORK}/own-torch/lib/libtorch_cpu.so")
+
+  # The tutorial's operator, in the installed program and in a server that links the installed library.
+  must(${CMAKE_COMMAND} -G Ninja -S "${_here}/user_op" -B "${WORK}/user-op-build" ${_find}
+       "-DSOURCE=${SOURCE}/examples/user_ops/clamped_relu.cc")
+  must(${CMAKE_COMMAND} --build "${WORK}/user-op-build")
+  set(_object "${WORK}/user-op-build/libclamped_relu.so")
+  must("${_prefix}/bin/niche" explain --op clamped_relu --const N=64 --op-library "${_object}" M=3)
+  says("fallback:relu,clamp_max_")
+  must("${WORK}/consumer-build/torch_consumer" "${_object}")
+else()
+  # Asked for what this niche does not have, find_package says so.
+  run_one(said ${CMAKE_COMMAND} -G Ninja -S "${_here}/user_op" -B "${WORK}/user-op-build" ${_find} -DSOURCE=none.cc)
+  says("NICHE_WITH_TORCH=OFF")
 endif()
+
+# Nothing is built yet: the message names the target to build.
+must(${CMAKE_COMMAND} -G Ninja -S "${SOURCE}" -B "${WORK}/unbuilt" "-DCMAKE_CXX_COMPILER=${CXX}" -DNICHE_WITH_TORCH=OFF
+     -DNICHE_BUILD_TESTS=OFF -DNICHE_BUILD_EXAMPLES=OFF)
+run_one(said ${CMAKE_COMMAND} --install "${WORK}/unbuilt" --prefix "${WORK}/unbuilt/prefix")
+if(_rc EQUAL 0)
+  message(FATAL_ERROR "an installation of nothing succeeded:\n${said}")
+endif()
+says("--target niche_installable")

@@ -96,6 +96,16 @@ TEST(Config, HttpAddressIsCheckedForItsForm) {
 TEST(Config, FieldTableCoversRangesAndMeanings) {
   for (const ConfigField& f : config_fields()) {
     EXPECT_FALSE(f.meaning.empty()) << f.name;
+    // What it is said to be by default is what the variable of that name would set.
+    const std::string entry = f.environment + "=" + f.default_value;
+    const char* env[] = {entry.c_str(), nullptr};
+    RuntimeConfig c;
+    EXPECT_TRUE(apply_environment(env, &c).ok()) << entry;
+    if (f.name == "cache_bytes_max") {
+      EXPECT_EQ(f.environment, "NICHE_CACHE_BYTES_MAX");
+      EXPECT_EQ(f.default_value, "4294967296");
+      EXPECT_EQ(f.unit, "bytes");
+    }
     if (f.type == "int" || f.type == "number") {
       EXPECT_LT(f.lo, f.hi) << f.name;
     }

@@ -194,6 +194,35 @@ TEST(RuntimeDisabled, EverythingGoesToTheLibraryAndSaysSo) {
   EXPECT_EQ(d.totals().by_reason[static_cast<int>(FallbackReason::kDisabled)], 1);
 }
 
+// In a process of its own: the variable is the process's.
+TEST(RuntimeDisabledDeathTest, TheVariableHoldsWhateverTheConfigSays) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto served_by = [](const char* value, bool config_disables) {
+    ::setenv("NICHE_DISABLE", value, 1);
+    RuntimeConfig config;
+    config.ops = {std::make_shared<AffineOp>()};
+    config.evolve = false;
+    config.disable = config_disables;
+    auto runtime = Runtime::create(config);
+    if (!runtime.ok()) {
+      std::fprintf(stderr, "%s\n", runtime.status().to_string().c_str());
+      ::_exit(1);
+    }
+    auto handle = *(*runtime)->op("affine", kF32, {{"N", 16}});
+    AffineCall c(3, 16);
+    (void)handle.call(c.args());
+    const auto disabled =
+        (*runtime)->dispatcher().totals().by_reason[static_cast<int>(FallbackReason::kDisabled)];
+    std::fprintf(stderr, "disabled calls %d\n", static_cast<int>(disabled));
+    ::_exit(0);
+  };
+  EXPECT_EXIT(served_by("1", false), testing::ExitedWithCode(0), "disabled calls 1");
+  EXPECT_EXIT(served_by("0", false), testing::ExitedWithCode(0), "disabled calls 0");
+  EXPECT_EXIT(served_by("0", true), testing::ExitedWithCode(0), "disabled calls 1");
+  EXPECT_EXIT(served_by("maybe", false), testing::ExitedWithCode(1),
+              "NICHE_DISABLE.*takes a bool, not 'maybe'");
+}
+
 class RuntimeBinding : public AffineRuntime {
  protected:
   void SetUp() override {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/cli/progress_line.h"
 #include "runtime/cli/replay/load.h"
 
 namespace niche::replay {
@@ -33,7 +34,7 @@ class Progress {
     }
     wake_.notify_all();
     thread_.join();
-    std::fprintf(stderr, "\n");
+    line_.end();
   }
   void add(const ResponseSample& s) {
     const std::lock_guard lock(mutex_);
@@ -46,9 +47,11 @@ class Progress {
   void loop() {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, std::chrono::seconds(1), [&] { return done_; })) {
-      std::fprintf(stderr, "\r\033[K%zu/%zu answered, %zu failed, %zu requests/s, p50 %.2f ms, p99 %.2f ms",
-                   answered_, total_, failed_, recent_.size(), quantile(recent_, 0.5),
-                   quantile(recent_, 0.99));
+      char text[160];
+      std::snprintf(text, sizeof text,
+                    "%zu/%zu answered, %zu failed, %zu requests/s, p50 %.2f ms, p99 %.2f ms", answered_,
+                    total_, failed_, recent_.size(), quantile(recent_, 0.5), quantile(recent_, 0.99));
+      line_.show(text);
       recent_.clear();
     }
   }
@@ -58,6 +61,7 @@ class Progress {
   bool done_ = false;
   size_t answered_ = 0, failed_ = 0;
   std::vector<double> recent_;
+  cli::ProgressLine line_;
   std::thread thread_;
 };
 

@@ -114,14 +114,14 @@ TEST(EvaluateFile, FileIsJudgedAndDiagnosticsCountItsOwnLines) {
   options.seed = 7;
   auto j = evaluate_file(path, spec(), options);
   ASSERT_TRUE(j.ok()) << j.status().to_string();
-  EXPECT_EQ(j->verdict.status, VerdictStatus::kFaster) << j->verdict.to_json();
+  EXPECT_EQ(j->judgement.verdict.status, VerdictStatus::kFaster) << j->judgement.verdict.to_json();
 
   std::ofstream(path)
       << "// niche: preamble\nextern \"C\" void mine(const NicheKernelArgs* k, long, long) {\n  oops;\n}\n";
   j = evaluate_file(path, spec(), options);
   ASSERT_TRUE(j.ok()) << j.status().to_string();
-  EXPECT_EQ(j->verdict.failed_gate, Gate::kCompile);
-  EXPECT_EQ(j->verdict.reason.rfind("kernel:3:", 0), 0u) << j->verdict.reason;
+  EXPECT_EQ(j->judgement.verdict.failed_gate, Gate::kCompile);
+  EXPECT_EQ(j->judgement.verdict.reason.rfind("kernel:3:", 0), 0u) << j->judgement.verdict.reason;
   std::filesystem::remove_all(dir);
 
   EXPECT_EQ(evaluate_file(path, spec()).status().code(), Code::kIo);

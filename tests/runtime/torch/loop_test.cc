@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -71,6 +72,46 @@ TEST(Loop, AHotOperatorIsEvolvedSwappedInAndSurvivesARestart) {
   const auto totals = runtime->dispatcher().totals();
   EXPECT_EQ(totals.by_rung[static_cast<int>(Rung::kRegion)], 3)
       << runtime->explain(norm, {{"M", 16}})->to_text();
+}
+
+// An operator that niche has no template for: its kernels are programs that somebody writes, here a shell command.
+TEST(Loop, AnOperatorOfOnesOwnIsEvolvedByTheConfiguredProposer) {
+  const c10::InferenceMode inference;
+  at::set_num_threads(1);
+  TempDir dir;
+  const std::string answer = dir.path() + "/answer";
+  std::ofstream(answer) << R"(<NAME>one pass</NAME><DESCRIPTION>no temporary</DESCRIPTION><CODE>
+// niche: preamble
+// niche: phase run tasks=M
+extern "C" void run(const NicheKernelArgs* k, long begin, long end) noexcept {
+  const float* x = (const float*)k->p[0];
+  float* y = (float*)k->p[1];
+  for (long i = begin * 1024; i < end * 1024; i += 8) {
+    const nv::f32x8 v = nv::load<8>(x + i), positive = v > 0 ? v : nv::f32x8{};
+    nv::store(y + i, positive * positive);
+  }
+}
+</CODE>)";
+  RuntimeConfig config = torch_config();
+  config.op_libraries = {NICHE_TEST_SOURCE "/examples/user_ops/squared_relu.json"};
+  config.cache_dir = dir.path() + "/cache";
+  config.worker_program = NICHE_TEST_PROGRAM;
+  config.proposer = "exec:cat " + answer;
+  config.proposer_questions_max = 1;
+  config.session_seconds_max = 30;
+  config.p99_slack = 100;
+  auto runtime = *Runtime::create(config);
+  const OpHandle op = *runtime->op("squared_relu", kF32, {{"N", 1024}});
+  const at::Tensor x = at::randn({64, 1024});
+  nlohmann::json status;
+  const auto began = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < 2000; ++i) (void)torch_call(op, x);
+    status = nlohmann::json::parse(runtime->status());
+  } while (status["sessions"]["kernels_committed"] == 0 &&
+           std::chrono::steady_clock::now() - began < std::chrono::seconds(200));
+  ASSERT_GE(status["sessions"]["kernels_committed"], 1) << status.dump(1);
+  EXPECT_TRUE(at::equal(torch_call(op, x), at::relu(x) * at::relu(x)));
 }
 
 }  // namespace
