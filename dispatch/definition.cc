@@ -1,5 +1,6 @@
 #include "dispatch/definition.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include "dispatch/base/hash.h"
@@ -23,6 +24,30 @@ std::string number(double v) {
     if (std::sscanf(buf, "%lf", &back) == 1 && back == v) break;
   }
   return buf;
+}
+
+std::string known_attrs(const OpSchema& schema) {
+  if (schema.attrs.empty()) return "the operator has none";
+  std::string names;
+  for (const AttrSpec& a : schema.attrs)
+    names += (names.empty() ? "" : ", ") + a.name + " (default " + number(a.default_value) + ")";
+  return "there are: " + names;
+}
+
+Status check_attr(const OpSchema& schema, const AttrSpec& attr, double value) {
+  AttrSpec a = attr;
+  for (const ArgSpec& arg : schema.args)
+    if (arg.optional && a.name == "has_" + arg.name) a.lo = 0, a.hi = 1, a.whole = true;
+  // A NaN fails both comparisons.
+  if (value >= a.lo && value <= a.hi && (!a.whole || value == std::floor(value))) return {};
+  constexpr double kMost = std::numeric_limits<double>::max();
+  std::string allowed = a.whole ? "a whole number" : "a finite number";
+  if (a.lo > -kMost && a.hi < kMost)
+    allowed += " from " + number(a.lo) + " to " + number(a.hi);
+  else if (a.lo > -kMost)
+    allowed += " of at least " + number(a.lo);
+  return invalid("definition of '" + schema.op + "': attribute '" + a.name + "' is " + number(value) +
+                 "; it must be " + allowed);
 }
 
 }  // namespace
@@ -90,7 +115,8 @@ Result<std::shared_ptr<const Definition>> Definition::make(
   for (const AttrSpec& a : schema->attrs) d->attrs_.push_back(a.default_value);
   for (const auto& [name, value] : attrs) {
     const int i = schema->attr_index(name);
-    if (i < 0) return invalid(where + "unknown attribute '" + name + "'");
+    if (i < 0) return invalid(where + "unknown attribute '" + name + "'; " + known_attrs(*schema));
+    NICHE_RETURN_IF_ERROR(check_attr(*schema, schema->attrs[static_cast<size_t>(i)], value));
     d->attrs_[static_cast<size_t>(i)] = value;
   }
 

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -52,6 +53,9 @@ struct ArgSpec {
 struct AttrSpec {
   std::string name;
   double default_value = 0;
+  // What Definition::make lets through. A switch that makes an argument present ("has_<name>") is 0 or 1 anyway.
+  double lo = -std::numeric_limits<double>::max(), hi = std::numeric_limits<double>::max();
+  bool whole = false;  // whole numbers alone
 };
 
 struct OpSchema {
@@ -71,7 +75,7 @@ struct OpSchema {
 class Definition {
  public:
   // `const_axes` gives {name, extent} for every kConst axis; `attrs` overrides defaults. kInvalid names what
-  // is missing, unknown or not positive.
+  // is missing, unknown, not positive or out of an attribute's range, and what is allowed.
   static Result<std::shared_ptr<const Definition>> make(
       std::shared_ptr<const OpSchema> schema, DLDataType dtype,
       const std::vector<std::pair<std::string, int64_t>>& const_axes,

@@ -108,7 +108,7 @@ AtenOp::Table conv1d_table() {
                {"weight", kIn, "T", {Co, Ci, K}, false, true},
                {"bias", kIn, "T", {Co}, true, true},
                {"y", kOut, "T", {B, Co, Lo}}},
-              {{"padding", 1}, {"has_bias", 1}},
+              {{"padding", 1, 0, 1 << 20, true}, {"has_bias", 1}},
               {"f32", "bf16"}};
   t.derive = [](const Definition& d, std::span<int64_t> axes) {
     axes[Lo] = axes[L] + 2 * padding(d) - axes[K] + 1;

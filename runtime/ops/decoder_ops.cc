@@ -40,7 +40,7 @@ AtenOp::Table gelu_mul_table() {
   t.schema = {"gelu_mul",
               {{"M", kVar}, {"N", kConst}},
               {{"gate", kIn, "T", {0, 1}}, {"up", kIn, "T", {0, 1}}, {"y", kOut, "T", {0, 1}}},
-              {{"tanh", 0}},
+              {{"tanh", 0, 0, 1, true}},
               {"f32", "bf16"}};
   t.flops = [](const Problem& p) { return 25 * axis(p, 0) * axis(p, 1); };
   t.tolerance = [](const Definition& d) {
@@ -118,7 +118,7 @@ AtenOp::Table table() {
                {"cos_sin", kIn, "T", {P, D}, false, true},
                {"positions", kIn, "i64", {T}},
                {"y", kOut, "T", {T, H, D}}},
-              {{"interleaved", 0}},
+              {{"interleaved", 0, 0, 1, true}},
               {"f32", "bf16"}};
   t.derive = [](const Definition& d, std::span<int64_t> axes) {
     if (axes[D] % 2 == 0) return Status();
@@ -201,14 +201,8 @@ AtenOp::Table table() {
                {"weight", kIn, "T", {N, K}, false, true},
                {"bias", kIn, "T", {N}, true, true},
                {"y", kOut, "T", {M, N}}},
-              {{"has_bias", 1}, {"activation", 0}},
+              {{"has_bias", 1}, {"activation", 0, 0, 3, true}},  // 0: none, 1: relu, 2: gelu, 3: silu
               {"f32", "bf16"}};
-  t.derive = [](const Definition& d, std::span<int64_t>) {
-    const double a = d.attrs()[1];
-    if (a == 0 || a == 1 || a == 2 || a == 3) return Status();
-    return invalid("operator 'linear': activation " + std::to_string(a) +
-                   " is none of 0 (none), 1 (relu), 2 (gelu), 3 (silu)");
-  };
   t.flops = [](const Problem& p) { return 2 * axis(p, M) * axis(p, N) * axis(p, K); };
   t.tolerance = [](const Definition& d) {
     return float_tolerance(
@@ -277,7 +271,7 @@ AtenOp::Table table() {
                {"k", kIn, "T", {B, Hk, S, D}},
                {"v", kIn, "T", {B, Hk, S, D}},
                {"y", kOut, "T", {B, Hq, D}}},
-              {{"scale", 0}},
+              {{"scale", 0, 0}},
               {"f32", "bf16"}};
   t.derive = [](const Definition&, std::span<int64_t> axes) {
     if (axes[Hq] % axes[Hk] == 0) return Status();

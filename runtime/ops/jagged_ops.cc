@@ -224,12 +224,11 @@ AtenOp::Table table() {
                {"inner_out", kOut, "i64", {E}},
                {"values_out", kOut, "i64", {W}},
                {"sizes", kOut, "i64", {F2}}},
-              {{"max_events", 100}},
+              {{"max_events", 100, 0, 1e12, true}},
               {"i64"}};
   t.may_be_empty = {"E", "W"};
   t.derive = [](const Definition& d, std::span<int64_t> axes) {
     axes[F2] = 2 * axes[F];
-    if (max_events(d) < 0) return invalid("operator 'batch_event_truncate': max_events is negative");
     if (axes[E] == 0 && axes[W] > 0)
       return invalid("operator 'batch_event_truncate': " + std::to_string(axes[W]) +
                      " values, but no event holds them");

@@ -76,7 +76,7 @@ AtenOp::Table table() {
                {"indices", kIn, "i64", {I}},
                {"offsets", kIn, "i64", {B}},
                {"y", kOut, "T", {B, D}}},
-              {{"mean", 0}},
+              {{"mean", 0, 0, 1, true}},
               {"f32", "bf16"}};
   t.may_be_empty = {"I"};
   t.flops = [](const Problem& p) { return axis(p, I) * axis(p, D); };

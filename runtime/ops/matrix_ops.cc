@@ -106,7 +106,7 @@ AtenOp::Table pffn_table() {
                {"W2", kIn, "T", {B, K, D}},
                {"b2", kIn, "T", {D}, false, true},
                {"y", kOut, "T", {B, N, D}}},
-              {{"eps", 1e-6}},
+              {{"eps", 1e-6, 0, 1}},
               {"f32", "bf16"}};
   t.flops = [](const Problem& p) {
     return axis(p, B) * axis(p, N) * (4 * axis(p, D) * axis(p, K) + 24 * axis(p, K) + 5 * axis(p, D));

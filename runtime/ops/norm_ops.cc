@@ -58,7 +58,7 @@ AtenOp::Table rms_norm_table() {
   t.schema = {"rms_norm",
               {{"M", kVar}, {"N", kConst}},
               {{"x", kIn, "T", {0, 1}}, {"weight", kIn, "T", {1}, false, true}, {"y", kOut, "T", {0, 1}}},
-              {{"eps", 1e-6}},
+              {{"eps", 1e-6, 0, 1}},
               {"f32", "bf16"}};
   t.flops = [](const Problem& p) { return 4 * elements_mn(p); };
   t.tolerance = norm_tolerance;
@@ -98,7 +98,7 @@ AtenOp::Table add_rms_norm_table() {
                {"weight", kIn, "T", {1}, false, true},
                {"y", kOut, "T", {0, 1}},
                {"residual_out", kOut, "T", {0, 1}}},
-              {{"eps", 1e-6}},
+              {{"eps", 1e-6, 0, 1}},
               {"f32", "bf16"}};
   t.flops = [](const Problem& p) { return 5 * elements_mn(p); };
   t.tolerance = norm_tolerance;
@@ -128,7 +128,7 @@ AtenOp::Table add_rms_norm_inplace_table() {
       "fused_add_rms_norm_inplace",
       {{"M", kVar}, {"N", kConst}},
       {{"weight", kIn, "T", {1}, false, true}, {"x", kInOut, "T", {0, 1}}, {"residual", kInOut, "T", {0, 1}}},
-      {{"eps", 1e-6}},
+      {{"eps", 1e-6, 0, 1}},
       {"f32", "bf16"}};
   t.flops = [](const Problem& p) { return 5 * elements_mn(p); };
   t.tolerance = norm_tolerance;
@@ -154,7 +154,7 @@ AtenOp::Table layer_norm_table() {
                {"weight", kIn, "T", {1}, false, true},
                {"bias", kIn, "T", {1}, false, true},
                {"y", kOut, "T", {0, 1}}},
-              {{"eps", 1e-5}},
+              {{"eps", 1e-5, 0, 1}},
               {"f32", "bf16"}};
   t.flops = [](const Problem& p) { return 7 * elements_mn(p); };
   t.tolerance = [](const Definition& d) {

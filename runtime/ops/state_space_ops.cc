@@ -102,7 +102,7 @@ AtenOp::Table table() {
                {"dt_bias", kIn, "T", {D}, true, true},
                {"state", kInOut, "T", {B, D, S}},
                {"y", kOut, "T", {B, D}}},
-              {{"has_D", 1}, {"has_z", 1}, {"has_dt_bias", 1}, {"dt_softplus", 1}},
+              {{"has_D", 1}, {"has_z", 1}, {"has_dt_bias", 1}, {"dt_softplus", 1, 0, 1, true}},
               {"f32", "bf16"}};
   t.flops = [](const Problem& p) {
     const double rows = static_cast<double>(p.axes[B] * p.axes[D]);

@@ -16,9 +16,9 @@ namespace niche::ops {
 
 // Raised with every change to dispatch/op_spec.h or dispatch/definition.h that an object compiled before
 // would not survive.
-inline constexpr int kOpAbiVersion = 1;
+inline constexpr int kOpAbiVersion = 2;
 
-// "niche-op 1, gxx 1017, cxx11 1, kernel 1": what an object and its loader must share.
+// "niche-op 2, gxx 1017, cxx11 1, kernel 1": what an object and its loader must share.
 inline std::string op_abi() {
 #ifdef _GLIBCXX_USE_CXX11_ABI
   constexpr int kCxx11 = _GLIBCXX_USE_CXX11_ABI;

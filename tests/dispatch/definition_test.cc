@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 namespace niche::dispatch {
 namespace {
 
@@ -32,6 +35,34 @@ TEST(Definition, SaysWhichConstantIsMissing) {
   ASSERT_FALSE(d.ok());
   EXPECT_EQ(d.status().code(), Code::kInvalid);
   EXPECT_NE(d.status().message().find("'N'"), std::string::npos);
+}
+
+TEST(Definition, AttributesOutsideWhatTheSchemaAllowsAreRefusedByName) {
+  auto s = rms_norm();
+  s->attrs = {{"eps", 1e-6, 0, 1}, {"mode", 0, 0, 3, true}, {"has_w", 1}, {"free", 0}};
+  s->args[1].name = "w";
+  s->args[1].optional = true;
+  const auto said = [&](const char* name, double value) {
+    const auto d = Definition::make(s, kF32, {{"N", 8}}, {{name, value}});
+    EXPECT_EQ(d.ok(), d.status().ok());
+    if (!d.ok()) {
+      EXPECT_EQ(d.status().code(), Code::kInvalid);
+      EXPECT_NE(d.status().message().find("'rms_norm'"), std::string::npos) << d.status().message();
+    }
+    return d.ok() ? std::string("ok") : d.status().message();
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(said("epz", 1e-6), "unknown attribute 'epz'; there are: eps (default 1e-06), mode"));
+  EXPECT_TRUE(has(said("eps", -1), "attribute 'eps' is -1; it must be a finite number from 0 to 1"));
+  EXPECT_TRUE(has(said("eps", std::nan("")), "attribute 'eps' is nan"));
+  EXPECT_TRUE(has(said("mode", 1.5), "attribute 'mode' is 1.5; it must be a whole number from 0 to 3"));
+  EXPECT_TRUE(has(said("mode", 4), "from 0 to 3"));
+  EXPECT_TRUE(has(said("has_w", 2), "a whole number from 0 to 1"));
+  EXPECT_TRUE(has(said("free", std::numeric_limits<double>::infinity()), "a finite number"));
+  for (const auto& [name, value] : {std::pair("eps", 0.0), {"mode", 3.0}, {"has_w", 0.0}, {"free", -1e300}})
+    EXPECT_EQ(said(name, value), "ok") << name;
 }
 
 TEST(Definition, RefusesAVariableAxisAsConstant) {

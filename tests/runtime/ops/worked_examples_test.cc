@@ -134,6 +134,32 @@ TEST(Conv1d, DerivesTheOutputLengthAndRefusesAnEmptyOutput) {
   EXPECT_NE(op.derive_axes(*none, axes).message().find("no output"), std::string::npos);
 }
 
+TEST(Attributes, NonsenseIsRefusedWithWhatIsAllowed) {
+  struct Row {
+    const char *op, *attr;
+    double value;
+    const char* allowed;
+  };
+  for (const Row& r :
+       {Row{"rms_norm", "eps", -1, "from 0 to 1"}, Row{"layer_norm", "eps", 2, "from 0 to 1"},
+        Row{"conv1d", "padding", 1.5, "a whole number"}, Row{"conv1d", "padding", -1, "from 0 to"},
+        Row{"conv1d", "has_bias", 2, "from 0 to 1"}, Row{"linear", "activation", 7, "from 0 to 3"},
+        Row{"batch_event_truncate", "max_events", -3, "from 0 to"},
+        Row{"embedding_bag", "mean", 0.5, "a whole number"},
+        Row{"selective_state_update", "dt_softplus", 3, "from 0 to 1"}}) {
+    const auto schema = registry().find(r.op)->schema();
+    std::vector<std::pair<std::string, int64_t>> constants;
+    for (const AxisSpec& a : schema->axes)
+      if (a.kind == AxisKind::kConst) constants.emplace_back(a.name, 8);
+    const DLDataType dtype = *parse_dtype(schema->dtypes.front());
+    ASSERT_TRUE(Definition::make(schema, dtype, constants).ok()) << r.op;
+    const auto refused = Definition::make(schema, dtype, constants, {{r.attr, r.value}});
+    EXPECT_EQ(refused.status().code(), Code::kInvalid) << r.op << ' ' << r.attr;
+    for (const char* part : {r.op, r.attr, r.allowed})
+      EXPECT_NE(refused.status().message().find(part), std::string::npos) << refused.status().message();
+  }
+}
+
 TEST(FusedAddRmsNorm, BothFormsAgreeAndTheInPlaceOneUpdatesExactlyItsInOutArguments) {
   for (const char* type : {"f32", "bf16"}) {
     const OpSpec& out_of_place = *registry().find("fused_add_rms_norm");
