@@ -7,7 +7,6 @@
 #include "runtime/group.h"
 #include "runtime/metrics_text.h"
 #include "runtime/runtime.h"
-#include "runtime/tuning_place.h"
 
 namespace niche::core {
 
