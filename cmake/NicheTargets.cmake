@@ -39,6 +39,8 @@ function(niche_test name)
   endif()
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_LIBS} GTest::gtest GTest::gtest_main)
+  # A test's own text, not what it tests: half the time to compile (dispatcher_test.cc: 8.5 s of CPU time for 16.3).
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1 -g1>)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS "${A_LABEL}" TIMEOUT ${A_TIMEOUT} RUN_SERIAL ${A_SERIAL})
 endfunction()
