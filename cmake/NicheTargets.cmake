@@ -1,7 +1,7 @@
 # niche_library(NAME SOURCES ... [PUBLIC libs] [PRIVATE libs]): one static, position-independent target a folder.
-# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [SERIAL] [SANITIZED]): one GoogleTest
+# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [SERIAL] [SANITIZED | RACES]): one GoogleTest
 # program, registered with CTest case by case and labelled. SERIAL: no other test beside it. SANITIZED: of the concurrent parts and the
-# parsers, also built by niche_sanitized_tests and run under the sanitizers in CI.
+# parsers, also built by niche_sanitized_tests and run under the sanitizers in CI. RACES: under the thread sanitizer alone.
 add_custom_target(niche_sanitized_tests)
 
 add_library(niche_flags INTERFACE)
@@ -29,8 +29,8 @@ function(niche_library name)
 endfunction()
 
 function(niche_test name)
-  cmake_parse_arguments(A "SANITIZED;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
-  if(A_SANITIZED)
+  cmake_parse_arguments(A "SANITIZED;RACES;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  if(A_SANITIZED OR (A_RACES AND NICHE_SANITIZE STREQUAL "thread"))
     string(APPEND A_LABEL "_sanitized")  # one label: gtest_discover_tests cannot pass a list
     add_dependencies(niche_sanitized_tests ${name})
   endif()
