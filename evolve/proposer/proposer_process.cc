@@ -25,7 +25,8 @@ using json = nlohmann::ordered_json;
 using worker::FrameChannel;
 
 constexpr int kFd = 3;
-constexpr int kHelloTimeoutMs = 20'000, kSendTimeoutMs = 2000;
+// It loads libtorch at the worker's niceness, beside a server that may leave it little.
+constexpr int kHelloTimeoutMs = 120'000, kSendTimeoutMs = 2000;
 
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
 
