@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <sched.h>
 
 #include <chrono>
 #include <cmath>
@@ -31,6 +32,23 @@ inline void must(const Status& s) {
 }
 inline double us_since(Steady::time_point start) {
   return std::chrono::duration<double, std::micro>(Steady::now() - start).count();
+}
+// The CPUs that this process may use, in order; asked before any thread is pinned.
+inline std::vector<int> cpus_of_process() {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int i = 0; i < CPU_SETSIZE; ++i)
+      if (CPU_ISSET(i, &set)) cpus.push_back(i);
+  return cpus;
+}
+// The calling thread, and what it starts from now on.
+inline void pin(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int i : cpus) CPU_SET(i, &set);
+  if (cpus.empty() || ::sched_setaffinity(0, sizeof set, &set) != 0)
+    throw std::runtime_error("cannot pin a thread to " + std::to_string(cpus.size()) + " CPUs");
 }
 // `v` is reordered.
 inline double quantile(std::vector<double>& v, double q) {
