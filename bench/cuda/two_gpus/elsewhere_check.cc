@@ -4,8 +4,8 @@
 // "same".
 //
 // Requests come every 400 us, which is three to four times what one takes, to a thread that has a CPU of its own and never
-// sleeps; everything else of the process, workers too, has the others. Windows of 0.8 s, each after 0.25 s that do not
-// count, in quads: none idle idle none, and every fourth none same same none. A quad gives one logarithm of a ratio, in
+// sleeps; everything else of the process, workers too, has the other cores. Windows of 0.8 s, each after 0.25 s that do not
+// count, in quads: none idle idle none, and every eighth none same same none. A quad gives one logarithm of a ratio, in
 // which what drifts evenly cancels; their mean has an interval by Student's t. Beside it the quantiles of all requests of
 // these quads together, with a bootstrap over quads.
 //
@@ -55,8 +55,11 @@ class Check {
     if (cpus_.size() < 4) throw std::runtime_error("fewer than four CPUs: the server would share its own");
     std::filesystem::create_directories(out_);
     latency_.open(out_ + "/latency.u16", std::ios::binary);
-    // What is started from here on leaves the first CPU to the thread that serves.
-    pin({cpus_.begin() + 1, cpus_.end()});
+    // What is started from here on leaves the first core, with all of its threads, to the thread that serves.
+    std::vector<int> others = cpus_;
+    const std::vector<int> core = siblings(cpus_[0]);
+    std::erase_if(others, [&](int cpu) { return std::find(core.begin(), core.end(), cpu) != core.end(); });
+    pin(others);
     must(open_torch_cuda());
     driver_ = must(dispatch::CudaDriver::load());
     RuntimeConfig c = torch_config();
@@ -92,7 +95,7 @@ class Check {
     const uint64_t by_kernel = served(), requests = request_;
     std::array<std::vector<Quad>, kModes> quads;
     for (int n = 0; us_since(start) / 1e6 + 4.5 < seconds_ || n < 8; ++n) {
-      const Mode m = n % 4 == 3 ? kSame : kIdle;
+      const Mode m = n % 8 == 3 ? kSame : kIdle;
       Quad q;
       size_t at = 0;
       for (const Mode w : {kNone, m, m, kNone}) {

@@ -42,6 +42,23 @@ inline std::vector<int> cpus_of_process() {
       if (CPU_ISSET(i, &set)) cpus.push_back(i);
   return cpus;
 }
+// The CPUs of one core: this one, and those that run beside it there.
+inline std::vector<int> siblings(int cpu) {
+  std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+  std::vector<int> core{cpu};
+  char sign = ',';
+  for (int first = 0; sign == ',' && file >> first;) {
+    int last = first;
+    if (file >> sign && sign == '-') {
+      file >> last;
+      if (!(file >> sign)) sign = 0;
+    }
+    for (int i = first; i <= last; ++i)
+      if (i != cpu) core.push_back(i);
+    if (!file) break;
+  }
+  return core;
+}
 // The calling thread, and what it starts from now on.
 inline void pin(const std::vector<int>& cpus) {
   cpu_set_t set;

@@ -4,7 +4,9 @@
 //           device's is the other's
 //   refused launches on device 1 are refused for a while: its library answers, device 0 goes on by its kernels
 //   cost    a call on device 0 of Runtimes that know one device, and of such that know two, in turns
-//   lost    a kernel writes outside of all memory on device 1: calls there say kDevice and name it; device 0 goes on
+//   lost    launches on device 1 say that its context is lost: calls there say kDevice and name the kernel; device 0 goes on
+//   fault   a kernel writes outside of all memory on device 1. What the driver says of device 0 afterwards is asked of it
+//           itself: where it takes that one down as well, niche's calls must say so, and where it does not, go on
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -26,22 +28,22 @@ using namespace niche;
 using namespace niche::two_gpus;
 using json = nlohmann::json;
 
-// Driver calls that this check bends: launches of niche's on one device are refused; one device is all that there is.
+// Driver calls that this check bends: launches of niche's fail on one device; one device is all that there is.
 std::shared_ptr<const dispatch::CudaDriver> real_driver;
-thread_local bool refuse_here = false;  // a thread serves one device
-std::atomic<uint64_t> refusals{0};
+thread_local CUresult says = CUDA_SUCCESS;  // what launches end with; a thread serves one device
+std::atomic<uint64_t> failures{0};
 
-bool refuses() {
-  if (refuse_here) refusals.fetch_add(1, std::memory_order_relaxed);
-  return refuse_here;
+bool fails() {
+  if (says != CUDA_SUCCESS) failures.fetch_add(1, std::memory_order_relaxed);
+  return says != CUDA_SUCCESS;
 }
-CUresult launch_or_refuse(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                          unsigned bz, unsigned shared, CUstream stream, void** parameters, void** extra) {
-  if (refuses()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+CUresult launch_or_fail(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared, CUstream stream, void** parameters, void** extra) {
+  if (fails()) return says;
   return real_driver->cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
 }
-CUresult launch_ex_or_refuse(const CUlaunchConfig* config, CUfunction f, void** parameters, void** extra) {
-  if (refuses()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+CUresult launch_ex_or_fail(const CUlaunchConfig* config, CUfunction f, void** parameters, void** extra) {
+  if (fails()) return says;
   return real_driver->cuLaunchKernelEx(config, f, parameters, extra);
 }
 CUresult one_device(int* n) {
@@ -106,8 +108,8 @@ class Check {
     if (found.size() < 2) throw std::runtime_error("this machine has fewer than two CUDA devices");
     for (const auto& info : found) result_["devices"].push_back(info.device_class());
     auto bent = std::make_shared<dispatch::CudaDriver>(*real_driver);
-    bent->cuLaunchKernel = launch_or_refuse;
-    bent->cuLaunchKernelEx = launch_ex_or_refuse;
+    bent->cuLaunchKernel = launch_or_fail;
+    bent->cuLaunchKernelEx = launch_ex_or_fail;
     two_ = std::make_unique<Server>("both", bent);
   }
 
@@ -116,6 +118,7 @@ class Check {
     refused();
     cost();
     lost();
+    fault();
     std::printf("%s\n", fine_ ? "two devices: all good" : "two devices: SOMETHING IS WRONG");
     return fine_ ? 0 : 1;
   }
@@ -156,12 +159,12 @@ class Check {
     return o;
   }
   // Both devices at once, a thread each.
-  std::array<Outcome, 2> serve_both(int calls, bool refuse_on_1) {
+  std::array<Outcome, 2> serve_both(int calls, CUresult says_on_1) {
     std::array<Outcome, 2> outcomes;
     std::vector<std::thread> threads;
     for (size_t i = 0; i < 2; ++i)
       threads.emplace_back([&, i] {
-        refuse_here = refuse_on_1 && i == 1;
+        says = i == 1 ? says_on_1 : CUDA_SUCCESS;
         outcomes[i] = serve(sites_[i], calls);
       });
     for (auto& t : threads) t.join();
@@ -177,7 +180,7 @@ class Check {
     }
     must(two_->runtime->force(""));
     constexpr uint64_t kCalls = 20'000;
-    const auto outcomes = serve_both(kCalls, false);
+    const auto outcomes = serve_both(kCalls, CUDA_SUCCESS);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // device times are harvested by ticks
     json j{{"calls_a_device", kCalls}};
     bool good = true;
@@ -200,8 +203,8 @@ class Check {
 
   void refused() {
     constexpr uint64_t kCalls = 2000, kAfter = 100;
-    const auto outcomes = serve_both(kCalls, true);
-    const uint64_t refused = refusals.load();
+    const auto outcomes = serve_both(kCalls, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    const uint64_t refused = failures.exchange(0);
     const Outcome after = serve(sites_[1], kAfter);
     say("refused",
         outcomes[0].wrong + outcomes[1].wrong + after.wrong == 0 && outcomes[0].by_kernel == kCalls &&
@@ -270,16 +273,31 @@ class Check {
          {"bursts_each", ns[0].size()}});
   }
 
-  // Last: device 1's context does not come back in this process. No ATen from here on: an error of one device may be what
-  // it says of the next call on another.
   void lost() {
+    constexpr uint64_t kCalls = 2000;
+    const auto outcomes = serve_both(kCalls, CUDA_ERROR_ILLEGAL_ADDRESS);
+    const uint64_t said = failures.exchange(0);
+    const bool named =
+        outcomes[1].problem.find("kernel " + two_->kernel_of(sites_[0])->name) != std::string::npos &&
+        outcomes[1].problem.find("context is lost") != std::string::npos;
+    say("lost",
+        said > 0 && named && outcomes[1].wrong == kCalls && outcomes[0].wrong == 0 &&
+            outcomes[0].by_kernel == kCalls,
+        {{"calls_on_1", kCalls},
+         {"statuses_on_1_not_ok", outcomes[1].wrong},
+         {"a_call_on_1", outcomes[1].problem},
+         {"on_0_meanwhile", outcomes[0].told()}});
+  }
+
+  // Last: device 1's context does not come back in this process. No ATen from here on, which would throw.
+  void fault() {
     const char* text = R"(extern "C" __global__ void k(const __grid_constant__ long long address) {
   *(volatile float*)address = 1.0f;
 }
 )";
     auto toolchain = must(evolve::CudaToolchain::find({}));
     auto cubin = must(toolchain->compile("fault", text, must(cuda_target(*real_driver, 1)).arch));
-    const auto driver = [](CUresult r, const char* call) { must(real_driver->check(r, call, "lost")); };
+    const auto driver = [](CUresult r, const char* call) { must(real_driver->check(r, call, "fault")); };
     at::Tensor& answer = sites_[0].tensors.back();
     const auto bytes = static_cast<size_t>(answer.nbytes());
     const auto address = reinterpret_cast<CUdeviceptr>(answer.data_ptr());
@@ -295,7 +313,7 @@ class Check {
       answer_of_0(&want);
     }
     Status on_1;
-    int fault = 0;
+    int driver_on_1 = 0, driver_on_0 = 0;
     {
       const dispatch::CudaDevice::Scope scope(device(1));
       CUfunction f = nullptr;
@@ -306,27 +324,35 @@ class Check {
       void* parameters[] = {&nowhere};
       driver(real_driver->cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr),
              "cuLaunchKernel");
-      fault = static_cast<int>(real_driver->cuStreamSynchronize(nullptr));
+      driver_on_1 = static_cast<int>(real_driver->cuStreamSynchronize(nullptr));
       on_1 = sites_[1].call();
     }
-    constexpr int kCalls = 5000, kCompared = 100;
+    constexpr int kCalls = 100;
     Outcome o;
-    try {
+    Status on_0;
+    {
       const dispatch::CudaDevice::Scope scope(device(0));
+      driver_on_0 = static_cast<int>(real_driver->cuMemsetD8(address, 0xff, bytes));
       const uint64_t before = two_->served();
-      for (int i = 0; i < kCalls; ++i) must(sites_[0].call());
-      for (int i = 0; i < kCompared; ++i) {
-        answer_of_0(&got);
-        o.wrong += got != want;
+      try {
+        for (int i = 0; i < kCalls && (on_0 = sites_[0].call()).ok(); ++i) {
+          answer_of_0(&got);
+          o.wrong += got != want;
+        }
+      } catch (const std::exception& e) {
+        o.problem = e.what();
       }
       o.by_kernel = two_->served() - before;
-    } catch (const std::exception& e) {
-      o.problem = e.what();
     }
-    say("lost",
-        fault != 0 && on_1.code() == Code::kDevice && o.wrong == 0 && o.problem.empty() &&
-            o.by_kernel == kCalls + kCompared,
-        {{"driver_error_on_1", fault}, {"a_call_on_1", on_1.to_string()}, {"on_0_afterwards", o.told()}});
+    const bool as_the_driver_says = driver_on_0 == 0
+                                        ? on_0.ok() && o.problem.empty() && o.by_kernel == 2 * kCalls
+                                        : on_0.code() == Code::kDevice;
+    say("fault", driver_on_1 != 0 && on_1.code() == Code::kDevice && o.wrong == 0 && as_the_driver_says,
+        {{"driver_error_on_1", driver_on_1},
+         {"driver_error_on_0", driver_on_0},
+         {"a_call_on_1", on_1.to_string()},
+         {"a_call_on_0", on_0.to_string()},
+         {"on_0_afterwards", o.told()}});
   }
 
   const std::string out_;
