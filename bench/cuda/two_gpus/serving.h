@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <sched.h>
 
 #include <chrono>
 #include <cmath>
@@ -31,6 +32,40 @@ inline void must(const Status& s) {
 }
 inline double us_since(Steady::time_point start) {
   return std::chrono::duration<double, std::micro>(Steady::now() - start).count();
+}
+// The CPUs that this process may use, in order; asked before any thread is pinned.
+inline std::vector<int> cpus_of_process() {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int i = 0; i < CPU_SETSIZE; ++i)
+      if (CPU_ISSET(i, &set)) cpus.push_back(i);
+  return cpus;
+}
+// The CPUs of one core: this one, and those that run beside it there.
+inline std::vector<int> siblings(int cpu) {
+  std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+  std::vector<int> core{cpu};
+  char sign = ',';
+  for (int first = 0; sign == ',' && file >> first;) {
+    int last = first;
+    if (file >> sign && sign == '-') {
+      file >> last;
+      if (!(file >> sign)) sign = 0;
+    }
+    for (int i = first; i <= last; ++i)
+      if (i != cpu) core.push_back(i);
+    if (!file) break;
+  }
+  return core;
+}
+// The calling thread, and what it starts from now on.
+inline void pin(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int i : cpus) CPU_SET(i, &set);
+  if (cpus.empty() || ::sched_setaffinity(0, sizeof set, &set) != 0)
+    throw std::runtime_error("cannot pin a thread to " + std::to_string(cpus.size()) + " CPUs");
 }
 // `v` is reordered.
 inline double quantile(std::vector<double>& v, double q) {
