@@ -38,7 +38,7 @@ struct ChatProposer::Attempt {
   Status status;
   bool passes = true;    // trying again may help
   bool lasting = false;  // nothing but a person helps
-  bool billed = false;   // the service has begun to answer
+  bool billed = false;   // the service has begun to answer, or may have begun to think
   double retry_after = 0;
   int http_status = 0;
   std::string error_body;
@@ -64,9 +64,13 @@ ChatProposer::Attempt ChatProposer::attempt(const ProposalRequest& request, doub
     if (raw.size() < kReplyTextBytesMax) raw.append(bytes);
     return parser.feed(bytes);
   };
+  bool sent = false;
+  http.sent = &sent;
   auto answer = http_post(http);
   if (!answer.ok()) {
     a.status = answer.status();
+    // We did not wait for the end. A model that thinks says nothing for minutes, and what it thought is paid for.
+    a.billed = a.billed || (sent && a.status.code() == Code::kBusy);
     // Too long once is too long again; and whoever stopped us does not want another try.
     a.passes = a.status.code() != Code::kCorrupt && (!options_.keep_going || options_.keep_going());
     return a;

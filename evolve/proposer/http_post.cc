@@ -104,6 +104,11 @@ dispatch::Result<HttpAnswer> http_post(const HttpRequest& request) {
   curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
   curl_off_t retry_after = 0;
   curl_easy_getinfo(c, CURLINFO_RETRY_AFTER, &retry_after);
+  if (request.sent != nullptr) {
+    curl_off_t bytes = 0;
+    curl_easy_getinfo(c, CURLINFO_SIZE_UPLOAD_T, &bytes);
+    *request.sent = static_cast<size_t>(bytes) >= request.body.size();
+  }
   curl_multi_remove_handle(multi.get(), c);
   if (!ended.ok()) return ended;
   if (t.too_long)

@@ -25,6 +25,7 @@ struct HttpRequest {
   size_t bytes_max = size_t{8} << 20;              // of the whole answer
   std::function<bool(std::string_view)> on_bytes;  // of an answer with status 200; false: stop
   std::function<bool()> keep_going;                // empty: always
+  bool* sent = nullptr;                            // learns whether the whole request went out
 };
 
 struct HttpAnswer {

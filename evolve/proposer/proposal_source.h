@@ -31,6 +31,9 @@ class ProposalSource {
   // The answer to the request under way, or why there is none (codes as Proposer); nothing within the
   // timeout.
   virtual std::optional<dispatch::Result<ProposalReply>> poll(int timeout_ms) = 0;
+  // Gives up the request under way, if there is one, and waits (at most ten seconds) until spent() holds what it has
+  // cost. Nothing can be asked after it.
+  virtual void finish() {}
 };
 
 }  // namespace niche::evolve::proposer

@@ -26,7 +26,7 @@ using worker::FrameChannel;
 
 constexpr int kFd = 3;
 // It loads libtorch at the worker's niceness, beside a server that may leave it little.
-constexpr int kHelloTimeoutMs = 120'000, kSendTimeoutMs = 2000;
+constexpr int kHelloTimeoutMs = 120'000, kSendTimeoutMs = 2000, kFinishTimeoutMs = 10'000;
 
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -87,14 +87,17 @@ class Process final : public ProposalSource {
     auto hello = channel_->receive(kHelloTimeoutMs);
     if (!hello.ok()) return dispatch::io_error("proposer process: " + hello.status().message());
     if (!*hello) return dispatch::io_error("proposer process: no answer");
+    spent_ = spent_of(json::parse(**hello, nullptr, false));
     return error_of(**hello);
   }
   bool idle() const override { return !ended_ && !request_; }
   bool ended() const override { return ended_; }
   std::optional<Usage> spent() const override { return spent_; }
   Status start_from(const Usage& spent) override {
-    return channel_->send(
-        dump({{"spent", spent_object(spent.usd, spent.input_tokens + spent.output_tokens)}}), kSendTimeoutMs);
+    const int64_t tokens = spent.input_tokens + spent.output_tokens;
+    NICHE_RETURN_IF_ERROR(channel_->send(dump({{"spent", spent_object(spent.usd, tokens)}}), kSendTimeoutMs));
+    if (spent_) spent_ = Usage{0, tokens, 0, spent.usd, false};
+    return {};
   }
   Status start(const ProposalRequest& request) override {
     Status s = channel_->send(request_to_json(request), kSendTimeoutMs);
@@ -121,19 +124,26 @@ class Process final : public ProposalSource {
     }
     return reply_from_text(**frame, request);
   }
+  void finish() override {
+    if (ended_) return;
+    ::shutdown(channel_->fd(),
+               SHUT_WR);  // it sees that nobody asks any more, and can still say what it has spent
+    (void)poll(kFinishTimeoutMs);
+    ended_ = true;
+  }
 
  private:
   const pid_t owner_ = ::getpid();
   pid_t pid_;
   std::unique_ptr<FrameChannel> channel_;
   std::optional<ProposalRequest> request_;
-  std::optional<Usage> spent_;
+  std::optional<Usage> spent_;  // nothing: it keeps no account
   bool ended_ = false;
 };
 
-bool parent_lives() {
-  pollfd p{kFd, 0, 0};
-  return ::poll(&p, 1, 0) <= 0 || (p.revents & (POLLHUP | POLLERR)) == 0;
+bool parent_asks() {
+  pollfd p{kFd, POLLRDHUP, 0};
+  return ::poll(&p, 1, 0) <= 0 || (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0;
 }
 
 Result<std::unique_ptr<Proposer>> configured(const std::string& frame) {
@@ -147,7 +157,7 @@ Result<std::unique_ptr<Proposer>> configured(const std::string& frame) {
     j.at("price_out").get_to(o.price.output);
     j.at("key_file").get_to(o.key_file);
     j.at("stall_seconds").get_to(o.stall_seconds);
-    o.keep_going = parent_lives;
+    o.keep_going = parent_asks;
     return make_proposer(j.at("spec").get<std::string>(), o);
   } catch (const json::exception& e) {
     return dispatch::corrupt(std::string("proposer process: ") + e.what());
@@ -195,10 +205,13 @@ int proposer_main() {
   auto config = channel.receive(kHelloTimeoutMs);
   if (!config.ok() || !*config) return 1;
   auto proposer = configured(**config);
-  if (!channel.send(proposer.ok() ? "{\"ready\":true}" : error_frame(proposer.status()), kSendTimeoutMs)
-           .ok() ||
-      !proposer.ok())
+  if (!proposer.ok()) {
+    (void)channel.send(error_frame(proposer.status()), kSendTimeoutMs);
     return 1;
+  }
+  json ready{{"ready", true}};
+  if ((*proposer)->budget() != nullptr) ready["spent"] = spent_object(0, 0);
+  if (!channel.send(dump(ready), kSendTimeoutMs).ok()) return 1;
   for (;;) {
     auto frame = channel.receive(60'000);
     if (!frame.ok()) return 0;  // the session is over

@@ -248,6 +248,15 @@ std::optional<ModelSearch::Answer> ModelSearch::poll(int timeout_ms, int batch) 
   return answer;
 }
 
+bool ModelSearch::finish() {
+  if (parts_.source == nullptr || parts_.source->ended() || parts_.source->idle()) return false;
+  const double usd_before = usd();
+  const int64_t tokens_before = tokens();
+  parts_.source->finish();
+  if (const auto counted = parts_.source->spent()) spent_ = *counted;
+  return usd() > usd_before || tokens() > tokens_before;
+}
+
 void ModelSearch::take_up(int questions, int failed_in_a_row, double usd, int64_t tokens) {
   questions_ = questions;
   failed_questions_ = failed_in_a_row;
@@ -256,8 +265,8 @@ void ModelSearch::take_up(int questions, int failed_in_a_row, double usd, int64_
   earlier_.output_tokens = tokens;
   if (parts_.source == nullptr || (usd <= 0 && tokens <= 0)) return;
   if (Status s = parts_.source->start_from(earlier_); !s.ok() && trouble_.empty()) trouble_ = s.message();
-  // The payer's account now begins with what was spent before.
-  if (parts_.source->spent()) earlier_ = {};
+  // The payer's account, where it keeps one, now begins with what was spent before.
+  if (const auto counted = parts_.source->spent()) earlier_ = {}, spent_ = *counted;
 }
 
 Status ModelSearch::restore(Program program) {

@@ -78,6 +78,9 @@ class ModelSearch {
   // After a kernel was committed.
   void learn_win(const std::string& title, const std::string& text, double gain, int64_t unix_ns);
 
+  // Gives up the question under way. True: it has cost something, which counts from now on.
+  bool finish();
+
   int questions() const { return questions_; }
   // Takes up where an earlier process stopped: questions asked, failures in a row at the end, what all of them
   // cost.

@@ -98,6 +98,9 @@ SessionEvent SessionImpl::run() {
     const bool last = left() < 1.3 * plan_.judge_seconds() + screen_seconds_;
     while (end_reason().empty() && judge_if_due(last)) emit(event(SessionEvent::Kind::kProgress));
   }
+  // A question that nobody will read the answer of costs money all the same: here, and in a session that is resumed.
+  if (models_->finish())
+    recorder_.question({models_->questions(), "the session ended", models_->usd(), models_->tokens()});
   const bool spent = reason == "evaluations" || reason == "space exhausted" || reason == "stagnation" ||
                      reason == kNoMorePrograms;
   while (spent && keep_going() && judge_if_due(true)) emit(event(SessionEvent::Kind::kProgress));

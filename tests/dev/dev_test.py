@@ -72,10 +72,12 @@ def what_is_mistyped_is_said_before_anything_is_done(clone):
 def paths_are_the_callers(clone):
     here = clone.elsewhere
     _, did = clone.run("demo", "--trace", "a b.csv", "--threads", "2", "--out=here", "--out", "/abs")
-    assert f"ranker demo --trace {here}/a b.csv --threads 2 --out={here}/here --out /abs\n" in did, did
+    assert f"ranker demo --trace {here}/a b.csv --threads 2 --out {here}/here --out /abs\n" in did, did
     assert f"-DNICHE_TORCH_ROOT={here}/../torch" in did and "--target ranker niche" in did, did
     _, did = clone.run("bench", "calls", "--json", "r.json")
     assert f"calls --json {here}/r.json\n" in did and "--target bench_calls --" in did, did
+    _, did = clone.run("bench", "calls", "--json=r.json")
+    assert f"calls --json {here}/r.json\n" in did, did
     _, did = clone.run("test", "Planner")
     assert "ctest" in did and "-R Planner" in did, did
     _, did = clone.run("build", "release", "niche_shared", "niche")

@@ -284,6 +284,8 @@ TEST_F(Chat, StopsWhenToldSo) {
   auto p = openai(o);
   EXPECT_LT(seconds_of([&] { EXPECT_FALSE(p.propose(request(100)).ok()); }), 5);
   EXPECT_EQ(server.requests().size(), 1U);
+  // The service had the whole question and may have thought about it.
+  EXPECT_GT(p.budget()->usd_spent(), 100e-6);
 }
 
 TEST_F(Chat, ARedirectIsNotFollowed) {
@@ -296,6 +298,7 @@ TEST_F(Chat, ARedirectIsNotFollowed) {
 TEST_F(Chat, NobodyThereIsAnError) {
   ChatProposer p(openai_dialect("http://127.0.0.1:1", "m"), "", options());
   EXPECT_EQ(p.propose(request()).status().code(), Code::kIo);
+  EXPECT_EQ(p.budget()->usd_spent(), 0);
 }
 
 TEST_F(Chat, NoCallThatTheBudgetMightNotCover) {
@@ -475,6 +478,37 @@ TEST(ProposerProcess, GoesWithTheSession) {
   auto s = start_proposer_process(process("exec:sleep 1000"));
   ASSERT_TRUE((*s)->start(request(900)).ok());
   EXPECT_LT(seconds_of([&] { s->reset(); }), 5);
+}
+
+TEST(ProposerProcess, TellsWhatAQuestionCostThatItGaveUp) {
+  Server server;
+  server.then([&server](int, const std::string&) {
+    while (!server.stopping()) ::poll(nullptr, 0, 10);
+  });
+  auto o = process("openai:" + server.url() + "/v1#m");
+  o.price = {1, 1};
+  o.budget.usd_max = 1;
+  auto s = start_proposer_process(o);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  ASSERT_TRUE((*s)->start_from({10, 20, 0, 0.5, false}).ok());
+  ASSERT_TRUE((*s)->spent());
+  EXPECT_NEAR((*s)->spent()->usd, 0.5, 1e-9);
+  ASSERT_TRUE((*s)->start(request(900)).ok());
+  while (server.requests().empty()) ::poll(nullptr, 0, 5);
+  EXPECT_LT(seconds_of([&] { (*s)->finish(); }), 2);
+  EXPECT_TRUE((*s)->ended());
+  EXPECT_GT((*s)->spent()->usd, 0.5 + 100e-6);
+  EXPECT_LT((*s)->spent()->usd, 0.501);
+  (*s)->finish();  // has nothing left to do
+}
+
+TEST(ProposerProcess, GivingUpAProgramCostsNothing) {
+  auto s = start_proposer_process(process("exec:sleep 1000"));
+  ASSERT_TRUE(s.ok());
+  ASSERT_TRUE((*s)->start(request(900)).ok());
+  EXPECT_LT(seconds_of([&] { (*s)->finish(); }), 2);
+  EXPECT_TRUE((*s)->ended());
+  EXPECT_EQ((*s)->spent()->usd, 0);
 }
 
 TEST(Secrets, LeaveTheMemoryOfTheProcessThatForks) {

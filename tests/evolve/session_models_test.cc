@@ -31,10 +31,16 @@ class FakeModel final : public proposer::ProposalSource {
   }
   dispatch::Status start_from(const proposer::Usage& spent) override {
     spent_before = spent;
+    if (account) account = spent;
     return {};
   }
+  std::optional<proposer::Usage> spent() const override { return account; }
+  void finish() override {
+    if (account && asked_) account->usd += 0.25;
+    ended_ = true;
+  }
   std::optional<Result<proposer::ProposalReply>> poll(int) override {
-    if (!asked_) return std::nullopt;
+    if (!asked_ || silent) return std::nullopt;
     asked_ = false;
     if (!failure.ok()) {
       ended_ = failure.code() == dispatch::Code::kUnsupported;
@@ -49,6 +55,8 @@ class FakeModel final : public proposer::ProposalSource {
   std::vector<proposer::ProposalRequest> requests;
   dispatch::Status failure;
   proposer::Usage spent_before;
+  std::optional<proposer::Usage> account;
+  bool silent = false;
 
  private:
   bool asked_ = false, ended_ = false;
@@ -325,6 +333,28 @@ TEST_F(SessionModels, ATakenUpSessionRemembersWhatItSpentAndHowOftenTheModelFail
   EXPECT_EQ(model_.requests.front().id, "s1-p4");
   // What was learnt of skills before is not counted again.
   EXPECT_NEAR(model_.spent_before.usd, 0.03, 1e-9);
+}
+
+TEST_F(SessionModels, WhatAQuestionWithoutAnAnswerCostIsCountedAndRemembered) {
+  open_store();
+  model_.account.emplace();
+  model_.silent = true;
+  request_.evaluations_max = 9;
+  const SessionEvent before = run();
+  EXPECT_EQ(before.questions, 1);
+  EXPECT_NEAR(before.model_usd, 0.25, 1e-9);
+  const auto rows = *store_->questions("s1");
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_NEAR(rows[0].usd, 0.25, 1e-9);
+
+  model_ = FakeModel();
+  model_.account.emplace();
+  model_.silent = true;
+  request_.resume = true;
+  request_.evaluations_max = 18;
+  const SessionEvent after = run();
+  EXPECT_EQ(model_.requests.front().id, "s1-p2");
+  EXPECT_NEAR(after.model_usd, 0.5, 1e-9);  // what was spent before counts, and once
 }
 
 TEST_F(SessionModels, ALessonSaysWhenItWasLearnt) {

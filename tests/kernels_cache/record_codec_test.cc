@@ -127,7 +127,7 @@ TEST(EntryFile, NamesTheReasonOfEachMiss) {
     std::function<void(std::vector<uint8_t>&)> spoil;
   } cases[] = {
       {MissReason::kTruncated, [](auto& b) { b.resize(10); }},
-      {MissReason::kTruncated, [](auto& b) { b.resize(b.size() - 1); }},
+      {MissReason::kTruncated, [](auto& b) { b.pop_back(); }},
       {MissReason::kTruncated, [](auto& b) { b.push_back(0); }},
       {MissReason::kForeign, [](auto& b) { b[0] ^= 1; }},
       {MissReason::kForeign, [](auto& b) { b[8] ^= 1; }},      // kind
