@@ -96,7 +96,7 @@ TEST(CaseLanes, EndWithCasesStillUnderWay) {
 
 TEST(CaseLanes, WhatDoesNotFitIsTheCasesFailure) {
   Lanes f(1);
-  const CaseLanes::Made made = f.lanes->begin(f.id(1 << 20, 1), 0).get();
+  const CaseLanes::Made made = f.lanes->begin(f.id(1 << 23, 1), 0).get();
   EXPECT_EQ(made.status.code(), dispatch::Code::kBusy) << made.status.to_string();
   EXPECT_TRUE(f.lanes->begin(f.id(3, 1), 0).get().status.ok()) << "the lane goes on";
 }
