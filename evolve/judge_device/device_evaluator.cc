@@ -221,16 +221,18 @@ ProbeJob::Race DeviceEvaluator::race_of(const TimedProblem& p, bool cold, int ro
 Status DeviceEvaluator::ensure_baselines() {
   if (have_baselines_) return baseline_status_;
   have_baselines_ = true;
+  std::vector<int> usable;
+  for (int form = 0; form < spec_.op->fallback_count(); ++form)
+    if (spec_.op->fallback_applies(form, *spec_.definition)) usable.push_back(form);
   for (TimedProblem& p : problems_) begin_fill(p, case_id(p.problem, 0).seed);
   for (TimedProblem& p : problems_) {
     baseline_status_ = fill(p, case_id(p.problem, 0).seed);
     if (!baseline_status_.ok()) return baseline_status_;
-    std::vector<int> forms;
-    for (int form = 0; form < spec_.op->fallback_count(); ++form)
-      if (spec_.op->fallback_applies(form, *spec_.definition)) forms.push_back(form);
     std::map<int, std::vector<double>> ns;
-    for (int rounds : {kFirstRounds, kBaselineRounds - kFirstRounds}) {
-      baseline_status_ = time_forms(p, forms, rounds, &ns);
+    baseline_status_ = time_forms(p, kFirstRounds, &usable, &ns);
+    std::vector<int> forms = usable;
+    for (bool first : {true, false}) {
+      if (!first) baseline_status_ = time_forms(p, kBaselineRounds - kFirstRounds, &forms, &ns);
       if (!baseline_status_.ok()) return baseline_status_;
       const auto best = std::min_element(forms.begin(), forms.end(),
                                          [&](int a, int b) { return median_of(ns[a]) < median_of(ns[b]); });
@@ -243,19 +245,32 @@ Status DeviceEvaluator::ensure_baselines() {
   return {};
 }
 
-Status DeviceEvaluator::time_forms(const TimedProblem& p, const std::vector<int>& forms, int rounds,
+// All of `forms` in turns. Where one of them cannot run here (the host's own convolution, say), each alone, and those that
+// cannot are taken out of `forms`. An error: none can.
+Status DeviceEvaluator::time_forms(const TimedProblem& p, int rounds, std::vector<int>* forms,
                                    std::map<int, std::vector<double>>* ns) {
-  ProbeJob j = job_for({}, p.problem);
-  j.args = p.args;
-  j.race = race_of(p, p.cold, rounds);
-  j.race.forms = forms;
-  const ProbeOutcome o = run_probe(j);
-  if (o.end != ProbeEnd::kRan || o.form_us.empty())
-    return dispatch::device_error("library forms of " + p.problem.to_string() + ": " + probe_end_name(o.end) +
-                                  ": " + o.text);
-  for (const auto& round : o.form_us)
-    for (size_t f = 0; f < forms.size(); ++f) (*ns)[forms[f]].push_back(round[f] * 1e3);
-  return {};
+  const auto time = [&](const std::vector<int>& some) -> Status {
+    ProbeJob j = job_for({}, p.problem);
+    j.args = p.args;
+    j.race = race_of(p, p.cold, rounds);
+    j.race.forms = some;
+    const ProbeOutcome o = run_probe(j);
+    if (o.end != ProbeEnd::kRan || o.form_us.empty())
+      return dispatch::device_error("library forms of " + p.problem.to_string() + ": " +
+                                    probe_end_name(o.end) + ": " + o.text.substr(0, o.text.find('\n')));
+    for (const auto& round : o.form_us)
+      for (size_t f = 0; f < some.size(); ++f) (*ns)[some[f]].push_back(round[f] * 1e3);
+    return {};
+  };
+  Status s = time(*forms);
+  if (s.ok() || forms->size() == 1) return s;
+  ns->clear();
+  std::erase_if(*forms, [&](int form) {
+    const Status alone = time({form});
+    if (!alone.ok()) s = alone;
+    return !alone.ok();
+  });
+  return forms->empty() ? s : Status();
 }
 
 dispatch::Result<std::vector<ProblemBaseline>> DeviceEvaluator::baselines() {

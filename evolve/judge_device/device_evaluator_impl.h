@@ -87,7 +87,7 @@ class DeviceEvaluator final : public Evaluator {
 
   // device_evaluator.cc
   dispatch::Status ensure_baselines();
-  dispatch::Status time_forms(const TimedProblem& p, const std::vector<int>& forms, int rounds,
+  dispatch::Status time_forms(const TimedProblem& p, int rounds, std::vector<int>* forms,
                               std::map<int, std::vector<double>>* ns);
   // The arguments of its races; begin_fill: a lane makes them meanwhile.
   dispatch::Status fill(TimedProblem& p, uint64_t seed);
