@@ -27,7 +27,7 @@ ALLOWED = {
                 "runtime/ops/cpu"},
 }
 # libtorch's headers stay in these folders.
-TORCH_FOLDERS = ("runtime/torch", "runtime/ops", "examples", "bench", "tests/runtime", "tests/install")
+TORCH_FOLDERS = ("runtime/torch", "runtime/ops", "examples", "bench", "tests/examples", "tests/runtime", "tests/install")
 TORCH = re.compile(r'#include\s+[<"](ATen|torch|c10)/')
 INCLUDE = re.compile(r'#include\s+"([^"]+)"')
 

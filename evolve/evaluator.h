@@ -102,6 +102,8 @@ class Evaluator {
 
   // Machine-wide facts for logs: compiler with flags, containments that hold.
   virtual std::string describe() const = 0;
+  // Where the time went so far, for a session's last words; empty: not known.
+  virtual std::string spent() const { return {}; }
 };
 
 // kInvalid: names what of the spec is wrong; kNotFound: no C++ compiler; kUnsupported: not an x86-64 Linux

@@ -48,7 +48,7 @@ def collect(build, out, *targets):
         jobs.append({"file": file.replace(source, "@SOURCE@"), "flags": flags, "torch": torch is not None, "targets": users})
     os.makedirs(out, exist_ok=True)
     files = subprocess.run(["git", "-C", source, "ls-files", "-co", "--exclude-standard", "dispatch", "kernels_cache", "kb", "evolve",
-                            "runtime", "bench/cuda", "tests"], check=True, capture_output=True, text=True).stdout.split()
+                            "runtime", "bench/cuda", "examples", "tests"], check=True, capture_output=True, text=True).stdout.split()
     for f in files:
         if os.path.exists(os.path.join(source, f)):
             os.makedirs(os.path.join(out, "source", os.path.dirname(f)), exist_ok=True)

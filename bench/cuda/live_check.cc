@@ -1,4 +1,4 @@
-// niche_live_check OUTDIR [SECONDS]: the whole loop on a GPU, in one process that serves: calls on device tensors
+// niche_live_check OUTDIR [SECONDS [DUTY]]: the whole loop on a GPU, in one process that serves: calls on device tensors
 // from a loop of requests; sessions are opened for what is hot, in a worker under permits of this process;
 // kernels go through canary to incumbent while the loop runs; every answer is compared with the library's.
 // Beside it a captured graph is replayed: it goes on with the kernel that it captured, then has the node swapped
@@ -135,7 +135,7 @@ struct Graphs {
 
 class Live {
  public:
-  Live(const std::string& out, double seconds) : out_(out), seconds_(seconds) {
+  Live(const std::string& out, double seconds, double duty) : out_(out), seconds_(seconds) {
     std::filesystem::create_directories(out);
     events_ = std::make_shared<Events>(out + "/events.txt");
     must(open_torch_cuda());
@@ -154,8 +154,9 @@ class Live {
     c.p99_slack =
         3;  // so that sessions are not paused by what this demonstration measures: p99 is in its table
     c.log = events_;
-    must(enable_cuda(&c, driver_));
+    must(enable_cuda(&c, driver_, duty));
     runtime_ = must(Runtime::create(std::move(c)));
+    result_["tuning_duty"] = duty;
     result_["device"] = must(dispatch::CudaInfo::discover(*driver_))[0].device_class();
   }
 
@@ -483,6 +484,6 @@ std::shared_ptr<const dispatch::CudaKernel> Live::another_kernel(const Site& s,
 
 int main(int argc, char** argv) {
   if (niche::is_worker(argc, argv)) return niche::worker_main(argc, argv);
-  if (argc < 2) die("usage: niche_live_check OUTDIR [SECONDS]");
-  return Live(argv[1], argc > 2 ? std::atof(argv[2]) : 100).run();
+  if (argc < 2) die("usage: niche_live_check OUTDIR [SECONDS [DUTY]]");
+  return Live(argv[1], argc > 2 ? std::atof(argv[2]) : 100, argc > 3 ? std::atof(argv[3]) : 0.01).run();
 }

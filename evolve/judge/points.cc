@@ -136,22 +136,25 @@ std::vector<VarAxes> correctness_points(const dispatch::OpSpec& op,
     list.add(point);
   }
   std::mt19937_64 random(seed);
-  const auto interior = [&] {
+  const auto interior = [&](std::mt19937_64& from) {
     VarAxes p(axes);
-    for (size_t i = 0; i < axes; ++i) p[i] = sample(box.var[i], random);
+    for (size_t i = 0; i < axes; ++i) p[i] = sample(box.var[i], from);
     return p;
   };
   for (size_t i = 0; i < axes; ++i)
     for (int64_t tile : tiles_of(plan, definition->var_axes()[i]))
       for (int64_t delta : {-1, 0, 1}) {
-        VarAxes p = interior();
+        VarAxes p = interior(random);
         // The tile's multiple nearest to a random place, so that both one tile and several are met.
         const int64_t k = std::max<int64_t>(1, p[i] / tile);
         p[i] = k * tile + delta * box.var[i].multiple_of;
         list.add(p);
       }
+  // From a sequence of their own: the same ones whatever a plan's tiles are, so that candidates share references.
+  std::mt19937_64 inside(seed + 1);
   const size_t wanted = list.size() + kInteriorPoints;
-  for (int tries = 0; list.size() < wanted && tries < 20 * kInteriorPoints; ++tries) list.add(interior());
+  for (int tries = 0; list.size() < wanted && tries < 20 * kInteriorPoints; ++tries)
+    list.add(interior(inside));
   return list.take();
 }
 

@@ -24,6 +24,10 @@ constexpr size_t kTimedProblemsMin = 4;
 constexpr int64_t kOracleCacheBytes = int64_t{4} << 30;
 constexpr size_t kSourceBytesMax = 1 << 20;
 constexpr int kBaselineRounds = 9;
+constexpr int kFirstRounds = 3;  // of all forms; the others are of those that are still in question
+constexpr double kFarBehind = 1.3;
+constexpr int kLanesMax = 4;
+constexpr int64_t kAheadBytesMax = int64_t{512} << 20;
 constexpr int kSelfTestPairs = 16;
 constexpr double kJudgeSeconds = 40;  // bursts under permits are few, whatever the host does
 constexpr double kSampleNs = 20'000;  // shorter samples are several calls
@@ -41,7 +45,7 @@ uint64_t entropy() {
 DeviceEvaluator::DeviceEvaluator(EvaluatorSpec spec, EvaluatorOptions options, DeviceEvaluatorOptions device)
     : spec_(std::move(spec)), options_(std::move(options)), device_(std::move(device)) {}
 
-DeviceEvaluator::~DeviceEvaluator() { oracle_.reset(); }
+DeviceEvaluator::~DeviceEvaluator() = default;
 
 Status DeviceEvaluator::start() {
   if (options_.seed == 0) options_.seed = entropy();
@@ -68,19 +72,18 @@ Status DeviceEvaluator::start() {
     t.problem = *problem;
     problems_.push_back(std::move(t));
   }
-  auto arena = SharedArena::make(options_.memory_bytes_max);
-  if (!arena.ok()) return arena.status();
-  arena_ = std::move(*arena);
-  const ChildStart child_start = options_.child_start;
-  const int oracle_threads = std::max(1, device_.host_threads);
-  auto oracle = Oracle::make(
-      spec_.op, spec_.definition, arena_.get(),
-      [child_start, oracle_threads] {
-        if (child_start) child_start(oracle_threads);
-      },
-      kOracleCacheBytes, options_.defences_off);
-  if (!oracle.ok()) return oracle.status();
-  oracle_ = std::move(*oracle);
+  const int host_threads = std::max(1, device_.host_threads);
+  LaneOptions lanes;
+  lanes.lanes = std::clamp(host_threads / 2, 1, kLanesMax);
+  lanes.child_start = [start = options_.child_start, threads = host_threads / lanes.lanes] {
+    if (start) start(threads);
+  };
+  lanes.memory_bytes = options_.memory_bytes_max;
+  lanes.cache_bytes = kOracleCacheBytes;
+  lanes.defences_off = options_.defences_off;
+  auto made = CaseLanes::make(spec_.op, spec_.definition, lanes);
+  if (!made.ok()) return made.status();
+  lanes_ = std::move(*made);
   auto toolchain = CudaToolchain::find({.library = device_.nvrtc, .cache_dir = device_.cubin_cache_dir});
   if (!toolchain.ok()) return toolchain.status();
   toolchain_ = std::move(*toolchain);
@@ -90,6 +93,7 @@ Status DeviceEvaluator::start() {
   if (!pacer.ok()) return pacer.status();
   pacer_ = std::move(pacer->bytes);
   probe_ = std::make_unique<DeviceProbe>(device_.probe, *device_.permits, *device_.clock);
+  probe_->begin();  // libtorch takes seconds to open a device: meanwhile inputs are made
   return {};
 }
 
@@ -134,7 +138,10 @@ std::vector<CaseId> DeviceEvaluator::cases(const KernelSource& source, const dis
     if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
   };
   for (size_t i = 0; i < points.size(); ++i) {
-    add(points[i], static_cast<int>(i % static_cast<size_t>(distributions)));
+    // By the point, not by its place in the list: candidates that share a point share its reference.
+    const uint64_t hash = dispatch::hash_bytes(
+        {reinterpret_cast<const char*>(points[i].data()), points[i].size() * sizeof(points[i][0])});
+    add(points[i], static_cast<int>(hash % static_cast<uint64_t>(distributions)));
     if (i != 0 && i != points.size() / 2) continue;
     for (int d = 0; d < distributions; ++d) add(points[i], d);
   }
@@ -146,50 +153,39 @@ std::vector<CaseId> DeviceEvaluator::cases(const KernelSource& source, const dis
   return list;
 }
 
-Status DeviceEvaluator::place(const CaseId& id, RunBuffers* run, std::vector<ProbeJob::Arg>* args) {
-  dispatch::Problem problem;
-  problem.definition = spec_.definition;
-  problem.axes = id.axes;
-  const auto& schema = spec_.definition->schema().args;
-  for (int i = 0; i < static_cast<int>(schema.size()); ++i) {
-    if (!spec_.definition->has_arg(i)) continue;
-    auto p = arena_->place(problem.arg_bytes(i), 64, Side::kStart);
-    if (!p.ok()) return p.status();
-    run->arg[static_cast<size_t>(i)] = *p;
-  }
-  run->poison = static_cast<uint32_t>(id.seed) & ~1U;
-  NICHE_RETURN_IF_ERROR(oracle_->prepare(id, std::span(run, 1)));
-  args->clear();
-  for (size_t i = 0; i < schema.size(); ++i) {
-    ProbeJob::Arg a;
-    a.role = schema[i].role;
-    const Placement& p = run->arg[i];
-    if (p.region_bytes != 0) {
-      a.bytes = p.bytes;
-      if (a.role != ArgRole::kOut) a.data.assign(arena_->at(p.at), arena_->at(p.at) + p.bytes);
-    }
-    args->push_back(std::move(a));
-  }
-  return {};
-}
-
 Status DeviceEvaluator::fill(TimedProblem& p, uint64_t seed) {
   if (p.seed == seed && !p.args.empty()) return {};
-  CaseId id = case_id(p.problem, 0);
-  id.seed = seed;
-  RunBuffers run;
-  const int64_t mark = arena_->mark();
-  const Status s = place(id, &run, &p.args);
-  arena_->release(mark);
-  p.seed = s.ok() ? seed : 0;
-  return s;
+  if (p.filling_seed != seed || !p.filling.valid()) begin_fill(p, seed);
+  const Spending spending(&spent_.making);
+  CaseLanes::Made made = p.filling.get();
+  p.args = std::move(made.args);
+  p.seed = made.status.ok() ? seed : 0;
+  return made.status;
 }
 
-dispatch::Result<Finding> DeviceEvaluator::compare(const CaseId& id, RunBuffers& run, const ProbeOutcome& o) {
-  for (size_t i = 0; i < o.outputs.size(); ++i)
-    if (run.arg[i].region_bytes != 0 && !o.outputs[i].empty())
-      std::memcpy(arena_->at(run.arg[i].at), o.outputs[i].data(), o.outputs[i].size());
-  return oracle_->check(id, problems_[0].form, std::span(&run, 1), true);
+void DeviceEvaluator::begin_fill(TimedProblem& p, uint64_t seed) {
+  CaseId id = case_id(p.problem, 0);
+  id.seed = seed;
+  p.filling = lanes_->begin(id, p.form);
+  p.filling_seed = seed;
+}
+
+ProbeOutcome DeviceEvaluator::run_probe(const ProbeJob& job) {
+  const Spending spending(&spent_.probing);
+  return probe_->run(job);
+}
+
+std::string DeviceEvaluator::spent() const {
+  const DeviceProbe::Counts& c = probe_->counts();
+  char text[256];
+  std::snprintf(
+      text, sizeof text,
+      "seconds: %.1f in the probe (%.1f until it was open, %.1f for %lld permits, %.2f under them), %.1f for "
+      "inputs and references, %.1f for comparisons, %.1f compiling",
+      spent_.probing, static_cast<double>(c.start_ns) / 1e9, static_cast<double>(c.waited_ns) / 1e9,
+      static_cast<long long>(c.bursts), static_cast<double>(c.burst_ns) / 1e9, spent_.making,
+      spent_.comparing, spent_.compiling);
+  return text;
 }
 
 // ---- baselines
@@ -225,28 +221,56 @@ ProbeJob::Race DeviceEvaluator::race_of(const TimedProblem& p, bool cold, int ro
 Status DeviceEvaluator::ensure_baselines() {
   if (have_baselines_) return baseline_status_;
   have_baselines_ = true;
+  std::vector<int> usable;
+  for (int form = 0; form < spec_.op->fallback_count(); ++form)
+    if (spec_.op->fallback_applies(form, *spec_.definition)) usable.push_back(form);
+  for (TimedProblem& p : problems_) begin_fill(p, case_id(p.problem, 0).seed);
   for (TimedProblem& p : problems_) {
     baseline_status_ = fill(p, case_id(p.problem, 0).seed);
     if (!baseline_status_.ok()) return baseline_status_;
-    ProbeJob j = job_for({}, p.problem);
-    j.args = p.args;
-    j.race = race_of(p, p.cold, kBaselineRounds);
-    for (int form = 0; form < spec_.op->fallback_count(); ++form)
-      if (spec_.op->fallback_applies(form, *spec_.definition)) j.race.forms.push_back(form);
-    const ProbeOutcome o = probe_->run(j);
-    if (o.end != ProbeEnd::kRan || o.form_us.empty())
-      return baseline_status_ = dispatch::device_error("library forms of " + p.problem.to_string() + ": " +
-                                                       probe_end_name(o.end) + ": " + o.text);
-    for (size_t f = 0; f < j.race.forms.size(); ++f) {
-      std::vector<double> ns;
-      for (const auto& round : o.form_us) ns.push_back(round[f] * 1e3);
-      const double median = median_of(ns);
-      if (p.fallback_ns != 0 && median >= p.fallback_ns) continue;
-      p.fallback_ns = median;
-      p.form = j.race.forms[f];
+    std::map<int, std::vector<double>> ns;
+    baseline_status_ = time_forms(p, kFirstRounds, &usable, &ns);
+    std::vector<int> forms = usable;
+    for (bool first : {true, false}) {
+      if (!first) baseline_status_ = time_forms(p, kBaselineRounds - kFirstRounds, &forms, &ns);
+      if (!baseline_status_.ok()) return baseline_status_;
+      const auto best = std::min_element(forms.begin(), forms.end(),
+                                         [&](int a, int b) { return median_of(ns[a]) < median_of(ns[b]); });
+      p.form = *best;
+      p.fallback_ns = median_of(ns[*best]);
+      std::erase_if(forms, [&](int form) { return median_of(ns[form]) > p.fallback_ns * kFarBehind; });
+      if (forms.size() == 1) break;
     }
   }
   return {};
+}
+
+// All of `forms` in turns. Where one of them cannot run here (the host's own convolution, say), each alone, and those that
+// cannot are taken out of `forms`. An error: none can.
+Status DeviceEvaluator::time_forms(const TimedProblem& p, int rounds, std::vector<int>* forms,
+                                   std::map<int, std::vector<double>>* ns) {
+  const auto time = [&](const std::vector<int>& some) -> Status {
+    ProbeJob j = job_for({}, p.problem);
+    j.args = p.args;
+    j.race = race_of(p, p.cold, rounds);
+    j.race.forms = some;
+    const ProbeOutcome o = run_probe(j);
+    if (o.end != ProbeEnd::kRan || o.form_us.empty())
+      return dispatch::device_error("library forms of " + p.problem.to_string() + ": " +
+                                    probe_end_name(o.end) + ": " + o.text.substr(0, o.text.find('\n')));
+    for (const auto& round : o.form_us)
+      for (size_t f = 0; f < some.size(); ++f) (*ns)[some[f]].push_back(round[f] * 1e3);
+    return {};
+  };
+  Status s = time(*forms);
+  if (s.ok() || forms->size() == 1) return s;
+  ns->clear();
+  std::erase_if(*forms, [&](int form) {
+    const Status alone = time({form});
+    if (!alone.ok()) s = alone;
+    return !alone.ok();
+  });
+  return forms->empty() ? s : Status();
 }
 
 dispatch::Result<std::vector<ProblemBaseline>> DeviceEvaluator::baselines() {
@@ -267,7 +291,7 @@ Status DeviceEvaluator::self_test() {
     j.args = p.args;
     j.race = race_of(p, p.cold, kSelfTestPairs);
     j.race.forms = {p.form, p.form};
-    const ProbeOutcome o = probe_->run(j);
+    const ProbeOutcome o = run_probe(j);
     if (o.end != ProbeEnd::kRan)
       return dispatch::device_error("timing self-test: " + std::string(probe_end_name(o.end)) + ": " +
                                     o.text);
@@ -302,7 +326,8 @@ std::string DeviceEvaluator::why_refused(const Candidate& c) const {
 }
 
 // In threads: after the oracle's fork there is none that they could harm.
-void DeviceEvaluator::compile(std::vector<Trial>& trials) const {
+void DeviceEvaluator::compile(std::vector<Trial>& trials) {
+  const Spending spending(&spent_.compiling);
   std::atomic<size_t> next{0};
   const auto work = [&] {
     for (size_t i = next.fetch_add(1); i < trials.size(); i = next.fetch_add(1)) {
@@ -337,51 +362,90 @@ bool DeviceEvaluator::take_outcome(const ProbeOutcome& o, Gate gate, Verdict* v)
   return false;
 }
 
-bool DeviceEvaluator::verify(Trial& t, const CaseId& id, int runs, Verdict* v) {
-  dispatch::Problem problem;
-  problem.definition = spec_.definition;
-  problem.axes = id.axes;
-  const Gate gate = v->correctness_points == 0 ? Gate::kSmoke : Gate::kCorrectness;
-  const int64_t mark = arena_->mark();
-  RunBuffers run;
-  ProbeJob j = job_for(t, problem);
-  const auto finish = [&](bool good) {
-    arena_->release(mark);
-    return good;
+bool DeviceEvaluator::verify(Trial& t, std::span<const CaseRun> list, Budget* until, Verdict* v) {
+  struct Under {
+    std::future<CaseLanes::Made> made;
+    std::future<dispatch::Result<Finding>> found;
   };
-  if (const Status s = place(id, &run, &j.args); !s.ok())
-    return undecided(*v, Gate::kCorrectness, s.message()), finish(false);
-  std::vector<std::vector<uint8_t>> first;
-  for (int r = 0; r < runs; ++r) {
-    // Most of a run is waiting for permits: meanwhile the oracle computes what it will be compared with.
-    // (Not the other way round: the probe's process ends with the thread that started it.)
-    ProbeOutcome o;
-    Status referred;
-    {
-      std::jthread refer;
-      if (r == 0) refer = std::jthread([&] { referred = oracle_->refer(id, problems_[0].form); });
-      o = probe_->run(j);
-    }
-    if (!referred.ok()) return undecided(*v, Gate::kCorrectness, referred.message()), finish(false);
-    if (!take_outcome(o, gate, v)) {
-      v->reason += " at " + problem.to_string();
-      return finish(false);
-    }
-    if (r > 0) {
-      if (t.candidate->source.properties.deterministic && o.outputs != first)
-        return reject(*v, Gate::kDeterminism, "two runs differ at " + problem.to_string()), finish(false);
-      continue;
-    }
-    auto found = compare(id, run, o);
-    if (!found.ok()) return undecided(*v, Gate::kCorrectness, found.status().message()), finish(false);
+  std::vector<Under> all(list.size());
+  const bool smoke = v->correctness_points == 0;
+  const size_t ahead = cases_ahead(list);
+  size_t begun = 0, taken = 0;
+  // The result of the next check, in order.
+  const auto take = [&] {
+    const size_t i = taken++;
+    const Spending spending(&spent_.comparing);
+    const auto found = all[i].found.get();
+    if (!found.ok()) return undecided(*v, Gate::kCorrectness, found.status().message()), false;
     v->max_error = std::max(v->max_error, found->max_error);
     v->rms_error = std::max(v->rms_error, found->rms_error);
-    if (!found->ok)
-      return reject(*v, gate == Gate::kSmoke ? gate : found->gate, found->reason), finish(false);
-    first = std::move(o.outputs);
+    if (!found->ok) return reject(*v, smoke && i == 0 ? Gate::kSmoke : found->gate, found->reason), false;
+    ++v->correctness_points;
+    return true;
+  };
+  const auto there = [&](size_t i) {
+    return all[i].found.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (until != nullptr && stop(*until)) {
+      undecided(*v, Gate::kCorrectness,
+                "time was up after " + std::to_string(i) + " of " + std::to_string(list.size()) + " cases");
+      return false;
+    }
+    for (; begun < list.size() && begun <= i + ahead; ++begun)
+      all[begun].made = lanes_->begin(list[begun].id, problems_[0].form);
+    auto outputs = run_case(t, list[i], smoke && i == 0 ? Gate::kSmoke : Gate::kCorrectness, all[i].made, v);
+    if (!outputs) return false;
+    all[i].found = lanes_->check(list[i].id, problems_[0].form, std::move(*outputs));
+    while (taken <= i && (taken + ahead <= i || there(taken)))
+      if (!take()) return false;
   }
-  ++v->correctness_points;
-  return finish(true);
+  while (taken < list.size())
+    if (!take()) return false;
+  return true;
+}
+
+size_t DeviceEvaluator::cases_ahead(std::span<const CaseRun> list) const {
+  int64_t most = 1;
+  for (const CaseRun& c : list) {
+    dispatch::Problem p;
+    p.definition = spec_.definition;
+    p.axes = c.id.axes;
+    int64_t bytes = 0;
+    for (int a = 0; a < static_cast<int>(spec_.definition->schema().args.size()); ++a)
+      if (spec_.definition->has_arg(a)) bytes += p.arg_bytes(a);
+    most = std::max(most, bytes);
+  }
+  return static_cast<size_t>(std::clamp<int64_t>(kAheadBytesMax / most, 1, lanes_->ahead()));
+}
+
+// What the first of a case's runs left; nothing: the verdict says why.
+std::optional<std::vector<std::vector<uint8_t>>> DeviceEvaluator::run_case(
+    Trial& t, const CaseRun& c, Gate gate, std::future<CaseLanes::Made>& making, Verdict* v) {
+  dispatch::Problem problem;
+  problem.definition = spec_.definition;
+  problem.axes = c.id.axes;
+  CaseLanes::Made made;
+  {
+    const Spending spending(&spent_.making);
+    made = making.get();
+  }
+  if (!made.status.ok()) return undecided(*v, Gate::kCorrectness, made.status.message()), std::nullopt;
+  ProbeJob j = job_for(t, problem);
+  j.args = std::move(made.args);
+  std::vector<std::vector<uint8_t>> first;
+  for (int r = 0; r < c.runs; ++r) {
+    ProbeOutcome o = run_probe(j);
+    if (!take_outcome(o, gate, v)) {
+      v->reason += " at " + problem.to_string();
+      return std::nullopt;
+    }
+    if (r == 0)
+      first = std::move(o.outputs);
+    else if (t.candidate->source.properties.deterministic && o.outputs != first)
+      return reject(*v, Gate::kDeterminism, "two runs differ at " + problem.to_string()), std::nullopt;
+  }
+  return first;
 }
 
 DeviceEvaluator::Pairs DeviceEvaluator::race(const Trial& t, const TimedProblem& p, bool cold, int pairs) {
@@ -390,7 +454,7 @@ DeviceEvaluator::Pairs DeviceEvaluator::race(const Trial& t, const TimedProblem&
   j.race = race_of(p, cold, pairs);
   j.race.forms = {p.form};
   Pairs out;
-  out.outcome = probe_->run(j);
+  out.outcome = run_probe(j);
   if (out.outcome.end != ProbeEnd::kRan) return out;
   for (size_t r = 0; r < out.outcome.form_us.size() && r < out.outcome.launch_us.size(); ++r)
     out.samples.push_back({out.outcome.form_us[r][0] * 1e3, out.outcome.launch_us[r] * 1e3, false});
@@ -403,20 +467,11 @@ bool DeviceEvaluator::check_timed(const TimedProblem& p, const ProbeOutcome& o, 
     return true;
   CaseId id = case_id(p.problem, 0);
   id.seed = p.seed;
-  const int64_t mark = arena_->mark();
-  RunBuffers run;
-  std::vector<ProbeJob::Arg> unused;
-  Status s = place(id, &run, &unused);
-  bool right = false;
-  if (s.ok()) {
-    auto found = compare(id, run, o);
-    s = found.status();
-    right = found.ok() && found->ok;
-    if (found.ok() && !found->ok) reject(*v, Gate::kTiming, "a timed call was wrong: " + found->reason);
-  }
-  if (!s.ok()) undecided(*v, Gate::kTiming, s.message());
-  arena_->release(mark);
-  return right;
+  const Spending spending(&spent_.comparing);
+  const auto found = lanes_->check(id, p.form, o.outputs).get();
+  if (!found.ok()) return undecided(*v, Gate::kTiming, found.status().message()), false;
+  if (!found->ok) return reject(*v, Gate::kTiming, "a timed call was wrong: " + found->reason), false;
+  return true;
 }
 
 }  // namespace niche::evolve::judge

@@ -9,7 +9,8 @@
 // cache state, confirmation on fresh inputs.
 // The yardstick of the error bound is the library form's error on the host, for the same element type.
 //
-// Order of life: the oracle is forked first; the probe's threads come after it. Thread-safety: one owner
+// While the device runs a case, other processes make the next ones and compare the last ones (case_lanes.h).
+// Order of life: the oracles are forked first; the probe's threads come after them. Thread-safety: one owner
 // thread. Progress: each step is bounded by DeviceProbe's limits.
 #pragma once
 

@@ -2,17 +2,18 @@
 #pragma once
 
 #include <chrono>
+#include <future>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "evolve/judge/arena.h"
 #include "evolve/judge/bench.h"
-#include "evolve/judge/oracle.h"
 #include "evolve/judge/pair_verdict.h"
 #include "evolve/judge/points.h"
+#include "evolve/judge_device/case_lanes.h"
 #include "evolve/judge_device/device_evaluator.h"
 #include "evolve/toolchain/cuda_toolchain.h"
 #include "evolve/toolchain/wall_meter.h"
@@ -28,6 +29,8 @@ struct TimedProblem {
   int form = 0;
   double fallback_ns = 0;
   uint64_t seed = 0;  // of `args`; 0: not filled
+  std::future<CaseLanes::Made> filling;
+  uint64_t filling_seed = 0;
   std::vector<ProbeJob::Arg> args;
 };
 
@@ -42,6 +45,7 @@ class DeviceEvaluator final : public Evaluator {
   Judgement judge(const Candidate& candidate) override;
   dispatch::Status self_test() override;
   std::string describe() const override;
+  std::string spent() const override;
 
  private:
   // One candidate on its way through the gates.
@@ -51,6 +55,27 @@ class DeviceEvaluator final : public Evaluator {
     dispatch::Guard limits, box;
     std::vector<PointTiming> timing;
     double e_value = 0;
+  };
+  struct CaseRun {
+    CaseId id;
+    int runs = 1;  // two must leave the same bits
+  };
+  // Where the session's seconds go: waiting for what, in the owner's thread.
+  struct Spent {
+    double making = 0, comparing = 0, compiling = 0, probing = 0;
+  };
+  class Spending {
+   public:
+    explicit Spending(double* seconds) : seconds_(seconds) {}
+    ~Spending() {
+      *seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    }
+    Spending(const Spending&) = delete;
+    Spending& operator=(const Spending&) = delete;
+
+   private:
+    double* const seconds_;
+    const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   };
   struct Budget {
     double seconds;
@@ -62,20 +87,24 @@ class DeviceEvaluator final : public Evaluator {
 
   // device_evaluator.cc
   dispatch::Status ensure_baselines();
+  dispatch::Status time_forms(const TimedProblem& p, int rounds, std::vector<int>* forms,
+                              std::map<int, std::vector<double>>* ns);
+  // The arguments of its races; begin_fill: a lane makes them meanwhile.
   dispatch::Status fill(TimedProblem& p, uint64_t seed);
+  void begin_fill(TimedProblem& p, uint64_t seed);
+  ProbeOutcome run_probe(const ProbeJob& job);
   CaseId case_id(const dispatch::Problem& problem, int distribution) const;
   std::vector<CaseId> cases(const KernelSource& source, const dispatch::Guard& box) const;
   dispatch::Guard limits_of(const KernelSource& source) const;
   std::vector<VarAxes> seen_points() const;
   std::string why_refused(const Candidate& c) const;
-  void compile(std::vector<Trial>& trials) const;
+  void compile(std::vector<Trial>& trials);
   ProbeJob job_for(const Trial& t, const dispatch::Problem& problem) const;
-  // Places a case's buffers in the arena, has the oracle fill them, and gives them as a job's arguments.
-  dispatch::Status place(const CaseId& id, RunBuffers* run, std::vector<ProbeJob::Arg>* args);
-  // Compares what a run left behind; the run's buffers are still in the arena.
-  dispatch::Result<Finding> compare(const CaseId& id, RunBuffers& run, const ProbeOutcome& o);
-  // Right on this case, in `runs` runs? False: the verdict says why not. Undecided ones are kAmbiguous.
-  bool verify(Trial& t, const CaseId& id, int runs, Verdict* v);
+  // Right on these cases? False: the verdict says why not. Undecided ones are kAmbiguous. `until` null: no limit.
+  bool verify(Trial& t, std::span<const CaseRun> list, Budget* until, Verdict* v);
+  size_t cases_ahead(std::span<const CaseRun> list) const;
+  std::optional<std::vector<std::vector<uint8_t>>> run_case(Trial& t, const CaseRun& c, Gate gate,
+                                                            std::future<CaseLanes::Made>& making, Verdict* v);
   // Pairs of library form and candidate; form and candidate alike where `t` is null (self-test).
   struct Pairs {
     std::vector<PairSample> samples;
@@ -104,8 +133,7 @@ class DeviceEvaluator final : public Evaluator {
   EvaluatorOptions options_;
   DeviceEvaluatorOptions device_;
   std::string definition_json_;
-  std::unique_ptr<SharedArena> arena_;
-  std::unique_ptr<Oracle> oracle_;
+  std::unique_ptr<CaseLanes> lanes_;
   std::unique_ptr<CudaToolchain> toolchain_;
   std::vector<uint8_t> pacer_;
   std::unique_ptr<DeviceProbe> probe_;
@@ -114,6 +142,7 @@ class DeviceEvaluator final : public Evaluator {
   dispatch::Status baseline_status_;
   bool self_tested_ = false;
   dispatch::Status self_test_status_;
+  Spent spent_;
   std::unordered_map<uint64_t, std::string> judged_;  // hash of the cubin: id of the first candidate with it
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "dispatch/base/hash.h"
 #include "evolve/judge/host_args.h"
@@ -16,7 +17,7 @@ constexpr size_t kJudgedMax = 4096;
 constexpr size_t kScreenedProblems = 3;
 constexpr int kScreenPairs = 7;
 constexpr double kClearlySlow = 0.93;
-constexpr int kBatchPairs = 16;
+constexpr int kBatchPairs = 12;  // that all agree are evidence enough
 constexpr int kOtherStatePairs = 24;
 constexpr size_t kRepeatedCases = 4;  // run twice, for determinism
 
@@ -55,7 +56,10 @@ std::vector<Verdict> DeviceEvaluator::screen(std::span<const Candidate> candidat
     trials.push_back(std::move(t));
     index.push_back(i);
   }
-  compile(trials);
+  {
+    const std::jthread compiling([&] { compile(trials); });
+    if (!self_tested_) self_test_status_ = self_test(), self_tested_ = true;
+  }
   const double compile_ms = ms_since(start) / static_cast<double>(std::max<size_t>(1, trials.size()));
   Budget until{options_.screen_seconds_max, {}};
   for (size_t k = 0; k < trials.size(); ++k) {
@@ -81,14 +85,16 @@ std::vector<Verdict> DeviceEvaluator::screen(std::span<const Candidate> candidat
       reject(v, Gate::kSmoke, "no problem to test it on");
       continue;
     }
-    bool alive = verify(t, case_id(*smallest, 0), 1, &v);
+    const CaseRun first[] = {{case_id(*smallest, 0)}};
+    bool alive = verify(t, first, nullptr, &v);
     double library = 0, kernel = 0;
     size_t timed = 0;
     for (const TimedProblem& p : problems_) {
       if (!alive || timed == kScreenedProblems) break;
       if (!guard_holds(t.limits, p.var_axes)) continue;
       // The heaviest one is checked before it is timed; the others by judge().
-      if (timed++ == 0 && !(alive = verify(t, case_id(p.problem, 0), 1, &v))) break;
+      const CaseRun whole[] = {{case_id(p.problem, 0)}};
+      if (timed++ == 0 && !(alive = verify(t, whole, nullptr, &v))) break;
       const Pairs pairs = race(t, p, p.cold, kScreenPairs);
       if (!take_outcome(pairs.outcome, Gate::kScreen, &v)) {
         alive = false;
@@ -166,16 +172,11 @@ Judgement DeviceEvaluator::judge(const Candidate& candidate) {
 bool DeviceEvaluator::judge_correctness(Trial& t, Budget& until, Verdict* v) {
   const auto list = cases(t.candidate->source, t.box);
   if (list.empty()) return reject(*v, Gate::kSmoke, "no problem to test it on"), false;
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (stop(until)) {
-      undecided(*v, Gate::kCorrectness,
-                "time was up after " + std::to_string(i) + " of " + std::to_string(list.size()) + " cases");
-      return false;
-    }
-    // Spread over the cases, which come smallest first.
-    const bool twice = i % std::max<size_t>(1, list.size() / kRepeatedCases) == 0;
-    if (!verify(t, list[i], twice ? 2 : 1, v)) return false;
-  }
+  // Repeated ones are spread over the cases, which come smallest first.
+  const size_t step = std::max<size_t>(1, list.size() / kRepeatedCases);
+  std::vector<CaseRun> runs;
+  for (size_t i = 0; i < list.size(); ++i) runs.push_back({list[i], i % step == 0 ? 2 : 1});
+  if (!verify(t, runs, &until, v)) return false;
   v->guard = t.box;
   v->guard.alignment_bytes = t.candidate->source.limits.alignment_bytes;
   return true;

@@ -58,7 +58,12 @@ DeviceProbe::DeviceProbe(ProbeOptions options, PermitSource& permits, const disp
 DeviceProbe::~DeviceProbe() = default;
 int DeviceProbe::pid() const { return process_ ? process_->process->pid() : 0; }
 
-Status DeviceProbe::start() {
+void DeviceProbe::begin() {
+  if (process_ == nullptr) (void)spawn();  // run() tries again, and says why not
+}
+
+Status DeviceProbe::spawn() {
+  ready_ = false;
   auto memory = probe::SharedMemory::make(options_.memory_bytes);
   if (!memory.ok()) return memory.status();
   int fds[2];
@@ -76,7 +81,14 @@ Status DeviceProbe::start() {
   }
   ++counts_.started;
   process_ = std::make_unique<Process>(std::move(*spawned), fds[0], std::move(*memory));
+  return {};
+}
+
+Status DeviceProbe::await_ready() {
+  if (ready_) return {};
+  const int64_t from = clock_.now_ns();
   auto ready = process_->receive(options_.start_ns);
+  counts_.start_ns += clock_.now_ns() - from;
   Status s = ready.status();
   if (s.ok() && ready->type != Type::kReady) s = dispatch::corrupt("its first message is not 'ready'");
   if (s.ok() && !ready->error.empty()) s = dispatch::unsupported(ready->error);
@@ -85,6 +97,7 @@ Status DeviceProbe::start() {
     return {s.code(), "probe " + options_.program + ": " + s.message()};
   }
   device_ = ready->text;
+  ready_ = true;
   return {};
 }
 
@@ -217,6 +230,7 @@ ProbeOutcome DeviceProbe::converse(const ProbeJob& job) {
       case Type::kAsk: {
         step = m->text;
         permit = wait_for_permit(m->ns);
+        counts_.waited_ns += clock_.now_ns() - now;
         if (!permit) {
           o.text = "no permit within " + std::to_string(options_.permit_wait_ns / kMs) + " ms for " + step;
           process_.reset();
@@ -225,6 +239,7 @@ ProbeOutcome DeviceProbe::converse(const ProbeJob& job) {
         granted_at = clock_.now_ns();
         stood_still = false;
         ++o.bursts;
+        ++counts_.bursts;
         Message granted;
         granted.type = Type::kPermit;
         granted.ns = permit.burst_ns;
@@ -232,7 +247,10 @@ ProbeOutcome DeviceProbe::converse(const ProbeJob& job) {
         break;
       }
       case Type::kReturned:
-        if (permit) permits_.give_back(permit);
+        if (permit) {
+          permits_.give_back(permit);
+          counts_.burst_ns += now - granted_at;
+        }
         permit = {};
         break;
       case Type::kResult: {
@@ -262,7 +280,8 @@ ProbeOutcome DeviceProbe::run(const ProbeJob& job) {
   Status s;
   if (counts_.stuck > 0)
     s = dispatch::device_error("a killed probe is still there: the device is left alone");
-  if (s.ok() && process_ == nullptr) s = start();
+  if (s.ok() && process_ == nullptr) s = spawn();
+  if (s.ok()) s = await_ready();
   std::string message;
   if (s.ok()) s = place(job, &message);
   if (s.ok()) s = process_->channel.send(message, kSendTimeoutMs);

@@ -36,6 +36,9 @@ class DeviceProbe {
     int started = 0, hung = 0, faulted = 0, died = 0, out_of_bounds = 0;
     int stuck = 0;  // killed and still there: the device is not used again
     double kill_ms_max = 0;
+    // Waiting for a process to open the device, and for permits; what permits were out for.
+    int64_t start_ns = 0, waited_ns = 0, burst_ns = 0;
+    int64_t bursts = 0;
   };
 
   // `permits` and `clock` outlive it. Starts nothing.
@@ -44,6 +47,8 @@ class DeviceProbe {
   DeviceProbe(const DeviceProbe&) = delete;
   DeviceProbe& operator=(const DeviceProbe&) = delete;
 
+  // Starts the process that the first run() will wait for: opening a device takes seconds.
+  void begin();
   // Never fails as a whole: what went wrong is the outcome's end and text.
   ProbeOutcome run(const ProbeJob& job);
   const Counts& counts() const { return counts_; }
@@ -53,7 +58,8 @@ class DeviceProbe {
 
  private:
   class Process;
-  dispatch::Status start();
+  dispatch::Status spawn();
+  dispatch::Status await_ready();
   dispatch::Status place(const ProbeJob& job, std::string* message);
   ProbeOutcome converse(const ProbeJob& job);
   ProbeOutcome kill(ProbeEnd end, std::string text);
@@ -67,6 +73,7 @@ class DeviceProbe {
   std::vector<int64_t> arg_at_;
   Counts counts_;
   std::string device_;
+  bool ready_ = false;  // the process said so
 };
 
 }  // namespace niche::evolve

@@ -12,6 +12,8 @@ namespace {
 using dispatch::Status;
 
 constexpr int64_t kPaceFirstNs = 60'000, kPaceMaxNs = 4'000'000;
+constexpr int64_t kPaceLaunchNs = 15'000,
+                  kPaceCallNs = 6'000;  // of a candidate: no library on the host's way
 constexpr int64_t kBurstNs = 300'000;
 constexpr int kWarmRounds = 1;
 constexpr double kHostNs = 30'000;  // of events, a synchronisation and two messages
@@ -33,6 +35,7 @@ class Racing {
     if (!*go || sides == 0) return {};
     took_ns_.assign(sides, kHostNs);
     pace_ns_.assign(sides, kPaceFirstNs);
+    if (parts_.launch) pace_ns_.back() = kPaceLaunchNs + kPaceCallNs * race_.calls;
     for (int round = -kWarmRounds; round < race_.rounds && *go; ++round) {
       std::vector<double> us(sides, 0);
       // The order rotates, so that no side always follows the same other one.

@@ -108,9 +108,11 @@ SessionEvent SessionImpl::run() {
   if (warning_.empty() && !models_->trouble().empty()) warning_ = "model: " + models_->trouble();
   // A budget that was spent may be renewed: such a session can be resumed.
   const bool may_go_on = reason == "stopped" || reason == "wall time" || reason == "evaluations";
+  const std::string spent_time = evaluator_->spent();
   recorder_.end(may_go_on ? "stopped" : "done", reason, parts_.clock->unix_time_ns());
   const SessionEvent done =
-      event(SessionEvent::Kind::kDone, warning_.empty() ? reason : reason + " (" + warning_ + ")");
+      event(SessionEvent::Kind::kDone, (warning_.empty() ? reason : reason + " (" + warning_ + ")") +
+                                           (spent_time.empty() ? "" : "; " + spent_time));
   emit(done);
   return done;
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -17,11 +18,13 @@ namespace {
 // Winograd's may be 16 times the library's. A wrong kernel is off by 1e-2 and more.
 constexpr double kRelative = 2e-4, kAbsolute = 5e-5;
 
-// The head of a response tells which kernels made it; its thousands of numbers need no parsing for that.
-bool mostly_evolved(const std::string& body) {
+// The head of a response tells which kernels made it; its thousands of numbers need no parsing for that. The share of its
+// calls that evolved kernels answered.
+double evolved_share(const std::string& body) {
   long long id = 0, calls = 0, evolved = 0;
-  return std::sscanf(body.c_str(), R"({"id":%lld,"calls":%lld,"evolved":%lld)", &id, &calls, &evolved) == 3 &&
-         evolved * 2 >= calls;
+  if (std::sscanf(body.c_str(), R"({"id":%lld,"calls":%lld,"evolved":%lld)", &id, &calls, &evolved) != 3)
+    return 0;
+  return calls > 0 ? static_cast<double>(evolved) / static_cast<double>(calls) : 0;
 }
 
 }  // namespace
@@ -30,34 +33,37 @@ bool is_sampled(uint64_t id, uint64_t one_in) { return (id * 0x9e3779b97f4a7c15U
 
 void Checker::offer(const niche::replay::RequestSpec& request, const std::string& body) {
   if (body.find("\"features\"") == std::string::npos) return;
-  // Most of what is kept is for responses of mostly evolved kernels, however late they come.
-  const bool evolved = mostly_evolved(body);
+  const double share = evolved_share(body);
   const std::lock_guard lock(mutex_);
-  size_t& kept = evolved ? kept_evolved_ : kept_library_;
-  if (kept >= (evolved ? samples_max_ * 2 / 3 : samples_max_ / 3)) return;
-  ++kept;
-  kept_.emplace_back(request, body);
+  auto& kept = share > 0 ? evolved_ : library_;
+  if (kept.size() < (share > 0 ? samples_max_ * 2 / 3 : samples_max_ / 3)) {
+    kept.push_back({share, request, body});
+    return;
+  }
+  const auto least = std::min_element(kept.begin(), kept.end(),
+                                      [](const Kept& a, const Kept& b) { return a.share < b.share; });
+  if (least != kept.end() && least->share < share) *least = {share, request, body};
 }
 
 Checker::Outcome Checker::check(uint64_t weights_seed, int threads) {
   const Weights weights = Weights::make(weights_seed).to_double();
+  std::vector<Kept> all = library_;
+  all.insert(all.end(), evolved_.begin(), evolved_.end());
   Outcome outcome;
   std::mutex mutex;
   std::atomic<size_t> next{0};
   const auto work = [&] {
     const c10::InferenceMode inference;
     const auto ops = make_reference_ops(weights);
-    for (size_t i; (i = next.fetch_add(1)) < kept_.size();) {
-      const auto& [q, body] = kept_[i];
+    for (size_t i; (i = next.fetch_add(1)) < all.size();) {
+      const auto& [share, q, body] = all[i];
       const Ranking right = rank(weights, *ops, Features::make(q.id, q.batch, q.length));
       const at::Tensor want = at::cat({right.features, right.logits.unsqueeze(1)}, 1).contiguous();
       const int64_t columns = want.size(1);
       double worst = 0;
       std::string first;
-      bool evolved = false;
       try {
         const auto answer = nlohmann::json::parse(body);
-        evolved = mostly_evolved(body);
         for (int64_t b = 0; b < q.batch; ++b)
           for (int64_t c = 0; c < columns; ++c) {
             const auto row = static_cast<size_t>(b);
@@ -77,7 +83,7 @@ Checker::Outcome Checker::check(uint64_t weights_seed, int threads) {
       }
       const std::lock_guard lock(mutex);
       ++outcome.checked;
-      outcome.checked_evolved += evolved;
+      outcome.checked_evolved += share > 0 ? 1 : 0;
       outcome.worst = std::max(outcome.worst, worst);
       if (first.empty()) continue;
       ++outcome.wrong;

@@ -17,6 +17,7 @@
 #include "examples/ranker/live_view.h"
 #include "examples/ranker/operator_rows.h"
 #include "examples/ranker/out_directory.h"
+#include "examples/ranker/place.h"
 #include "examples/ranker/report.h"
 #include "examples/ranker/server_process.h"
 #include "runtime/cli/replay/load.h"
@@ -31,8 +32,9 @@ using niche::replay::open_loop;
 using niche::replay::RequestSpec;
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kStretch = 1000;      // requests of the latency phases
-constexpr size_t kCapacityList = 600;  // requests of one capacity run
+constexpr size_t kStretch = 1000;         // requests of the latency phases
+constexpr size_t kCapacityList = 600;     // requests of one capacity run
+constexpr size_t kDeviceRequests = 4000;  // the same on a device, where a second has more of them
 constexpr size_t kSamplesMax = 600;
 constexpr double kQuietSeconds = 8;  // tuning ends when nothing happened for this long
 
@@ -63,13 +65,16 @@ class Demo {
   int run() {
     const auto rows = niche::replay::read_trace(o_.trace);
     if (!rows.ok()) return fail(rows.status());
-    describe_run();
+    if (const auto s = describe_run(); !s.ok()) return fail(s);
     // Two fixed lists: capacity draws from all over the trace, latency replays one stretch with its own
     // bursts.
-    const auto all = niche::replay::to_requests(*rows, {}, 1.0, 1);
-    for (size_t i = 0; i < kCapacityList; ++i) capacity_list_.push_back(all[i * all.size() / kCapacityList]);
+    const bool on_host = o_.device == "cpu";
+    const auto all = niche::replay::to_requests(*rows, sizes(), 1.0, 1);
+    const size_t capacity = on_host ? kCapacityList : kDeviceRequests,
+                 stretch = on_host ? kStretch : kDeviceRequests;
+    for (size_t i = 0; i < capacity; ++i) capacity_list_.push_back(all[i * all.size() / capacity]);
     stretch_rows_.assign(rows->begin(),
-                         rows->begin() + static_cast<ptrdiff_t>(std::min(kStretch, rows->size())));
+                         rows->begin() + static_cast<ptrdiff_t>(std::min(stretch, rows->size())));
 
     if (const auto s = claim_out_directory(o_.out); !s.ok()) return fail(s);
     for (auto phase :
@@ -103,21 +108,26 @@ class Demo {
     return 130;
   }
 
-  void describe_run() {
+  Status describe_run() {
+    const auto device = Place::describe(o_.device);
+    if (!device.ok()) return device.status();
     report_.commit = command_output("git rev-parse --short HEAD 2>/dev/null");
     report_.machine = first_line_of("/proc/cpuinfo", "model name") + ", " +
-                      std::to_string(std::thread::hardware_concurrency()) + " cores";
+                      std::to_string(std::thread::hardware_concurrency()) + " cores" +
+                      (device->empty() ? "" : "; " + *device);
     report_.trace = std::filesystem::path(o_.trace).filename().string();
     char date[32];
     const std::time_t now = std::time(nullptr);
     std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
     report_.date = date;
+    return {};
   }
 
   niche::dispatch::Result<std::unique_ptr<ServerProcess>> start_server() {
     return ServerProcess::start(o_.server_program,
                                 {"serve", "--threads", std::to_string(o_.threads), "--cache",
-                                 o_.out + "/cache", "--worker", o_.worker_program, "--paused"},
+                                 o_.out + "/cache", "--worker", o_.worker_program, "--device", o_.device,
+                                 "--tuning-duty", std::to_string(o_.tuning_duty), "--paused"},
                                 o_.out);
   }
 
@@ -143,7 +153,14 @@ class Demo {
   }
   LoadResult capacity_run() { return counted(closed_loop(fresh_ids(capacity_list_), load(2 * o_.threads))); }
   LoadResult stretch_run() {
-    return counted(open_loop(fresh_ids(niche::replay::to_requests(stretch_rows_, {}, rate_, 0)), load(32)));
+    return counted(
+        open_loop(fresh_ids(niche::replay::to_requests(stretch_rows_, sizes(), rate_, 0)), load(32)));
+  }
+  niche::replay::SizeMap sizes() const {
+    niche::replay::SizeMap map;
+    map.tokens_per_candidate *= static_cast<double>(map.batch_max) / o_.batch_max;
+    map.batch_max = o_.batch_max;
+    return map;
   }
   // Same sizes and arrivals, new ids: features are fresh in every run.
   std::vector<RequestSpec> fresh_ids(std::vector<RequestSpec> list) {

@@ -17,6 +17,9 @@ struct DemoOptions {
   std::string worker_program;  // the niche program
   std::string trace;
   std::string out = "out/demo";
+  std::string device = "cpu";  // or "cuda:0"
+  double tuning_duty = 0.1;    // of a device
+  int batch_max = 8;
   int threads = 2;
   double tuning_seconds_max = 200;
 };

@@ -44,6 +44,11 @@ int main(int argc, char** argv) {
   serve->add_option("--port", server.port, "port on 127.0.0.1, 0 for any")->check(CLI::Range(0, 65535));
   serve->add_option("--port-file", server.port_file, "written with the port once the server listens");
   serve->add_option("--threads", server.threads, "inference threads")->check(CLI::Range(1, 256));
+  serve->add_option("--device", server.device, "cpu, or cuda:N");
+  serve
+      ->add_option("--tuning-duty", server.tuning_duty,
+                   "share of a device's time for sessions, between requests")
+      ->check(CLI::Range(0.0001, 1.0));
   serve->add_option("--cache", config.cache_dir, "directory of verified kernels");
   serve->add_option("--worker", worker, "the niche program");
   serve->add_option("--parent", server.parent, "end when this process, which started the server, ends");
@@ -55,6 +60,13 @@ int main(int argc, char** argv) {
   show->add_option(
       "--out", demo.out,
       "directory of the report and the cache: a new or an empty one, or an earlier demo's, whose results go");
+  show->add_option("--device", demo.device, "where it is served: cpu, or cuda:N");
+  show->add_option("--tuning-duty", demo.tuning_duty,
+                   "share of a device's time for sessions, between requests")
+      ->check(CLI::Range(0.0001, 1.0));
+  show->add_option("--batch-max", demo.batch_max,
+                   "most candidates of a request; the sizes of all scale with it")
+      ->check(CLI::Range(1, 64));
   show->add_option("--threads", demo.threads, "inference threads")->check(CLI::Range(1, 256));
   show->add_option("--tuning-seconds", demo.tuning_seconds_max, "longest tuning phase")
       ->check(CLI::Range(5.0, 3600.0));
@@ -66,6 +78,13 @@ int main(int argc, char** argv) {
     // on its own, and a session should know more than the first few shapes.
     config.p99_slack = 2.0;
     config.hot_seconds_min = 3;
+    if (server.device != "cpu") {
+      // The host beside a GPU has cores to spare, and a judge waits for permits most of its time.
+      config.session_cpu_share = 8;
+      config.session_seconds_max = 60;
+      config.session_evaluations_max = 120;
+      config.p99_slack = 3;
+    }
     if (const auto s = niche::apply_environment(environ, &config); !s.ok()) {
       std::fprintf(stderr, "ranker: %s\n", s.to_string().c_str());
       return 2;

@@ -18,16 +18,22 @@ struct Stream {
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
 };
 
-// Offsets of the bags of `batch` candidates: 40 bags of 5 ids, then 8 bags of 8 dense features, a candidate.
-at::Tensor bag_offsets(int64_t batch) {
-  at::Tensor offsets = at::empty({batch * kBags}, at::kLong);
+// Offsets of the bags of kBatchMax candidates: 40 bags of 5 ids, then 8 bags of 8 dense features, a candidate.
+at::Tensor offsets_of_bags() {
+  at::Tensor offsets = at::empty({kBatchMax * kBags}, at::kLong);
   auto* o = offsets.data_ptr<int64_t>();
   int64_t at = 0;
-  for (int64_t b = 0; b < batch; ++b) {
+  for (int64_t b = 0; b < kBatchMax; ++b) {
     for (int64_t i = 0; i < kIdBags; ++i, at += kIdsPerCandidate / kIdBags) *o++ = at;
     for (int64_t i = 0; i < kDenseBags; ++i, at += kDense / kDenseBags) *o++ = at;
   }
   return offsets;
+}
+
+at::Tensor events_by_length() {
+  at::Tensor events = at::zeros({kLengthMax + 1, kEventTokens}, at::kLong);
+  for (int64_t length = 2; length <= kLengthMax; ++length) events[length].copy_(event_positions(length));
+  return events;
 }
 
 class ReferenceOps final : public Ops {
@@ -112,6 +118,8 @@ Weights Weights::make(uint64_t seed) {
   w.items = normal({kItems, kChannels}, 0.5);
   w.fm_x = normal({kItems, kFmRows, kFmInner}, 0.2);
   w.fm_y = normal({kItems, kFmRows, kFmCols}, 0.2);
+  w.bag_offsets = offsets_of_bags();
+  w.events = events_by_length();
   return w;
 }
 
@@ -125,6 +133,20 @@ Weights Weights::to_double() const {
     for (at::Tensor& t : *group) up(t);
   for (auto* group : {&d.token_norm, &d.pffn_b1, &d.pffn_b2, &d.pffn_w1, &d.pffn_w2})
     for (at::Tensor& t : *group) up(t);
+  return d;
+}
+
+Weights Weights::to(at::Device device) const {
+  Weights d = *this;
+  const auto move = [device](at::Tensor& t) { t = t.to(device); };
+  for (at::Tensor* t :
+       {&d.id_table, &d.borders, &d.embedding, &d.event_norm, &d.ln_w, &d.ln_b, &d.fm_norm, &d.head_w,
+        &d.head_b, &d.history, &d.items, &d.fm_x, &d.fm_y, &d.bag_offsets, &d.events})
+    move(*t);
+  for (auto* group : {&d.conv_w, &d.conv_b})
+    for (at::Tensor& t : *group) move(t);
+  for (auto* group : {&d.token_norm, &d.pffn_b1, &d.pffn_b2, &d.pffn_w1, &d.pffn_w2})
+    for (at::Tensor& t : *group) move(t);
   return d;
 }
 
@@ -153,6 +175,23 @@ Features Features::make(uint64_t id, int64_t batch, int64_t length) {
   return f;
 }
 
+Features Features::to(at::Device device) const {
+  // Whole words: `dense` has an even number of values, and first it leaves `ids` well aligned.
+  const at::Tensor all =
+      at::cat({dense.view({-1}).view(at::kLong), ids, item, cluster}).to(device, at::kLong, true);
+  Features f = *this;
+  int64_t at = 0;
+  const auto take = [&](int64_t n) {
+    at += n;
+    return all.slice(0, at - n, at);
+  };
+  f.dense = take(dense.numel() / 2).view(at::kFloat).view(dense.sizes());
+  f.ids = take(ids.numel());
+  f.item = take(batch);
+  f.cluster = take(batch);
+  return f;
+}
+
 at::Tensor event_positions(int64_t length) {
   at::Tensor p = at::empty({kEventTokens}, at::kLong);
   auto* v = p.data_ptr<int64_t>();
@@ -166,7 +205,8 @@ Ranking rank(const Weights& w, Ops& ops, const Features& f) {
   // Sparse and dense features to bags of embeddings.
   const at::Tensor ids = ops.map_id(f.ids).view({b, kIdsPerCandidate});
   const at::Tensor bins = ops.mbdt(f.dense).t() + (kTableIds + 1);
-  const at::Tensor bags = ops.embedding_bag(at::cat({ids, bins}, 1).view({-1}), bag_offsets(b));
+  const at::Tensor bags =
+      ops.embedding_bag(at::cat({ids, bins}, 1).view({-1}), w.bag_offsets.slice(0, 0, b * kBags));
 
   // The history, conditioned on the candidate, through two gated blocks.
   at::Tensor x = w.history[f.user].slice(1, 0, f.length) + w.items.index_select(0, f.item).unsqueeze(2);
@@ -176,7 +216,7 @@ Ranking rank(const Weights& w, Ops& ops, const Features& f) {
     const at::Tensor up = ops.conv1d(2 * block, x), gate = ops.conv1d(2 * block + 1, x);
     gated = ops.silu_mul(gate.view({-1, kChannels}), up.view({-1, kChannels})).view_as(up);
   }
-  const at::Tensor at_events = event_positions(f.length);
+  const at::Tensor at_events = w.events.select(0, f.length);
   const auto rows = [&](const at::Tensor& t) {
     return t.transpose(1, 2).index_select(1, at_events).view({-1, kChannels});
   };

@@ -31,7 +31,7 @@ inline constexpr int64_t kChannels = 96, kTokens = 150, kHidden = 192, kEventTok
 inline constexpr int64_t kIdsPerCandidate = 200, kTableIds = 10'000, kDense = 64, kBorders = 8;
 inline constexpr int64_t kIdBags = 40, kDenseBags = 8, kBags = kIdBags + kDenseBags;
 inline constexpr int64_t kFmRows = 40, kFmInner = 224, kFmCols = 448;
-inline constexpr int64_t kUsers = 16, kLengthMax = 512, kItems = 64, kClusters = 8;
+inline constexpr int64_t kUsers = 16, kLengthMax = 512, kBatchMax = 64, kItems = 64, kClusters = 8;
 inline constexpr double kEps = 1e-6;
 inline constexpr uint64_t kWeightsSeed = 20231116;
 inline constexpr uint64_t kSampleOneIn = 12;  // answers that carry their features, for the checker
@@ -51,9 +51,13 @@ struct Weights {
   at::Tensor history;     // [16, 96, 512]
   at::Tensor items;       // [64, 96]
   at::Tensor fm_x, fm_y;  // [64, 40, 224], [64, 40, 448]
+  // Where things lie, for every size of request: nothing of it is computed, or sent to a device, in a request.
+  at::Tensor bag_offsets;  // [64 * 48] int64: those of B candidates are the first B * 48
+  at::Tensor events;       // [513, 102] int64: row L is event_positions(L)
 
   static Weights make(uint64_t seed);
   Weights to_double() const;
+  Weights to(at::Device device) const;
 };
 
 // What a request asks for, resolved against the feature store.
@@ -65,6 +69,8 @@ struct Features {
   at::Tensor cluster;  // [B] int64: rows of the pffn banks
   // Deterministic in `id`: the checker builds the same features again. Fresh values for every id.
   static Features make(uint64_t id, int64_t batch, int64_t length);
+  // In one copy, on the thread's current stream there.
+  Features to(at::Device device) const;
 };
 
 // The operators, as a model author sees them. Layers are numbered in the order of the chain above.

@@ -92,8 +92,9 @@ class NicheOps final : public Ops {
     else if (status_.ok())
       status_ = h.status();
   }
+  // Constants are packed for kernels of the host alone; those of a device read weights as they come.
   void bind(const OpHandle& handle, const char* arg, const at::Tensor& t) {
-    if (!status_.ok()) return;
+    if (!status_.ok() || !t.is_cpu()) return;
     status_ = niche::bind_constant(handle, arg, t);
   }
 

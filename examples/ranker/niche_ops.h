@@ -1,4 +1,4 @@
-// The ranker's operators through niche: one OpHandle a call site, weights declared constant.
+// The ranker's operators through niche: one OpHandle a call site, weights on the host declared constant.
 #pragma once
 
 #include <memory>

@@ -62,7 +62,11 @@ niche::dispatch::Status fill_from_status(const std::string& status_json, const s
   try {
     const json status = json::parse(status_json), profile = json::parse(profile_json);
     const double total = profile.at("total");
-    for (const json& d : status.at("definitions")) {
+    const json& all = status.at("definitions");
+    const auto on_device = [](const json& d) { return d.contains("device"); };
+    const bool device = std::any_of(all.begin(), all.end(), on_device);
+    for (const json& d : all) {
+      if (on_device(d) != device) continue;  // the host's, which serves nothing
       const std::string op = d.at("op");
       const double share = profile.at("seconds").value(op, 0.0) / total;
       std::map<std::string, int> rejected;

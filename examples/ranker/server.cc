@@ -20,6 +20,7 @@
 #include "examples/ranker/inference_queue.h"
 #include "examples/ranker/model.h"
 #include "examples/ranker/niche_ops.h"
+#include "examples/ranker/place.h"
 #include "examples/ranker/stop_signals.h"
 #include "examples/ranker/timing_ops.h"
 
@@ -58,16 +59,20 @@ bool is_evolved(niche::dispatch::Rung rung) {
   return rung == Rung::kExact || rung == Rung::kRegion || rung == Rung::kCanary;
 }
 
+Features on(const Place& place, const Features& f) { return place.on_host() ? f : f.to(place.device()); }
+
 // {"seconds":{op: s},"total":s}: time by operator over a spread of request sizes, one at a time.
-std::string profile(const Weights& weights, Ops& ops, int requests) {
+std::string profile(const Weights& weights, const Place& place, Ops& ops, int requests) {
   const c10::InferenceMode inference;
-  TimingOps timing(ops);
+  const RequestStream stream(place);
+  TimingOps timing(ops, place);
   double total = 0;
   for (int i = 0; i < requests; ++i) {
     const Features f =
         Features::make(0x7000000000 + static_cast<uint64_t>(i), 1 + i % 8, 24 + (i * 97) % 377);
     const auto start = std::chrono::steady_clock::now();
-    (void)rank(weights, timing, f);
+    (void)rank(weights, timing, on(place, f));
+    place.wait();
     total += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   return json{{"seconds", timing.seconds()}, {"total", total}}.dump();
@@ -85,8 +90,13 @@ class TroubleLog final : public niche::dispatch::LogSink {
 
 class Server {
  public:
-  Server(niche::Runtime& runtime, const Weights& weights, std::unique_ptr<Ops> ops, int threads)
-      : runtime_(runtime), weights_(weights), ops_(std::move(ops)), queue_(threads, kWaitingMax) {
+  Server(niche::Runtime& runtime, const Place& place, const Weights& weights, std::unique_ptr<Ops> ops,
+         int threads)
+      : runtime_(runtime),
+        place_(place),
+        weights_(weights),
+        ops_(std::move(ops)),
+        queue_(threads, kWaitingMax) {
     http_.new_task_queue = [] { return new httplib::ThreadPool(kHttpThreads); };
     // httplib's default lets a second server listen on the same port, each getting some of the requests.
     http_.set_socket_options([this](socket_t s) {
@@ -125,7 +135,7 @@ class Server {
     http_.Get("/profile", [this](const httplib::Request& q, httplib::Response& a) {
       const int n = std::clamp(std::atoi(q.get_param_value("requests").c_str()), 1, 1000);
       std::string text;
-      if (!queue_.run([&] { text = profile(weights_, *ops_, n); })) a.status = 503;
+      if (!queue_.run([&] { text = profile(weights_, place_, *ops_, n); })) a.status = 503;
       a.set_content(text, "application/json");
     });
   }
@@ -164,7 +174,7 @@ class Server {
     std::string error = "the body is not a JSON object";
     std::optional<int64_t> id, batch, length;
     if (body.is_object() && (id = whole(body, "id", 0, INT64_MAX, &error)) &&
-        (batch = whole(body, "batch", 1, 64, &error)) &&
+        (batch = whole(body, "batch", 1, kBatchMax, &error)) &&
         (length = whole(body, "length", 2, kLengthMax, &error))) {
       std::string text;
       std::exception_ptr thrown;
@@ -198,12 +208,17 @@ class Server {
 
   std::string answer(uint64_t id, int64_t batch, int64_t length) {
     const c10::InferenceMode inference;
+    const RequestStream stream(place_);
     const bool tuning_before = runtime_.sessions_running() > 0;
     const niche::dispatch::RouteCounts before = runtime_.dispatcher().thread_counts();
     Ranking r;
     {
-      const niche::RequestScope scope(runtime_.dispatcher(), {.id = id});
-      r = rank(weights_, *ops_, Features::make(id, batch, length));
+      const niche::RequestScope scope(runtime_.dispatcher(),
+                                      {.id = id, .capture = niche::CaptureState::kNone});
+      r = rank(weights_, *ops_, on(place_, Features::make(id, batch, length)));
+      // Within the scope: a request is in flight until its answer is on the host.
+      r.logits = r.logits.cpu();
+      if (is_sampled(id, kSampleOneIn)) r.features = r.features.cpu();
     }
     const niche::dispatch::RouteCounts after = runtime_.dispatcher().thread_counts();
     int64_t calls = 0, fallbacks = 0;
@@ -230,6 +245,7 @@ class Server {
   }
 
   niche::Runtime& runtime_;
+  const Place& place_;
   const Weights& weights_;
   std::unique_ptr<Ops> ops_;
   InferenceQueue queue_;
@@ -250,19 +266,24 @@ int serve(niche::RuntimeConfig config, const ServerOptions& options) {
     if (::getppid() != options.parent) return 0;  // it is gone already
   }
 
+  const auto place = Place::open(options.device, options.tuning_duty, &config);
+  if (!place.ok()) {
+    std::fprintf(stderr, "ranker: %s\n", place.status().to_string().c_str());
+    return 1;
+  }
   auto runtime = niche::Runtime::create(std::move(config));
   if (!runtime.ok()) {
     std::fprintf(stderr, "ranker: %s\n", runtime.status().to_string().c_str());
     return 1;
   }
   if (options.paused) (*runtime)->pause_evolution(true);
-  const Weights weights = Weights::make(kWeightsSeed);
+  const Weights weights = Weights::make(kWeightsSeed).to(place->device());
   auto ops = make_niche_ops(**runtime, weights);
   if (!ops.ok()) {
     std::fprintf(stderr, "ranker: %s\n", ops.status().to_string().c_str());
     return 1;
   }
-  Server server(**runtime, weights, std::move(*ops), options.threads);
+  Server server(**runtime, *place, weights, std::move(*ops), options.threads);
   signals.on_stop([&server] { server.stop(); });
   const bool listened = server.run(options.port, options.port_file);
   if (!listened) std::fprintf(stderr, "ranker: cannot listen on 127.0.0.1:%d\n", options.port);

@@ -20,11 +20,13 @@
 namespace ranker {
 
 struct ServerOptions {
-  int port = 8080;        // 0: any free one, printed
-  int threads = 2;        // inference threads, one intra-op thread each
-  std::string port_file;  // written with the port once the server listens
-  bool paused = false;    // start with evolution paused
-  int parent = 0;         // end when this process, which started the server, does; 0: no such one
+  int port = 8080;             // 0: any free one, printed
+  int threads = 2;             // inference threads, one intra-op thread each
+  std::string port_file;       // written with the port once the server listens
+  bool paused = false;         // start with evolution paused
+  double tuning_duty = 0.1;    // share of a device's time for sessions, between requests
+  std::string device = "cpu";  // or "cuda:0"
+  int parent = 0;              // end when this process, which started the server, does; 0: no such one
 };
 
 // Serves until SIGINT or SIGTERM; a second one leaves at once, with code 128 + its number. Returns the process's exit

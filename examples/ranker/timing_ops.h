@@ -1,4 +1,5 @@
-// Ops that time each operator of the Ops behind them: the shares in the demo's table. Not for serving.
+// Ops that time each operator of the Ops behind them, to its end on a device: the shares in the demo's table. Not for
+// serving.
 //
 // Thread-safety: none; one thread.
 #pragma once
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "examples/ranker/model.h"
+#include "examples/ranker/place.h"
 
 namespace ranker {
 
@@ -16,12 +18,13 @@ class TimingOps final : public Ops {
   auto timed(const char* op, F&& call) {
     const auto start = std::chrono::steady_clock::now();
     auto result = call();
+    place_.wait();
     seconds_[op] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return result;
   }
 
  public:
-  explicit TimingOps(Ops& inner) : inner_(inner) {}
+  TimingOps(Ops& inner, const Place& place) : inner_(inner), place_(place) {}
   // Seconds spent in each operator since construction, by the schema's name.
   const std::map<std::string, double>& seconds() const { return seconds_; }
 
@@ -61,6 +64,7 @@ class TimingOps final : public Ops {
 
  private:
   Ops& inner_;
+  const Place& place_;
   std::map<std::string, double> seconds_;
 };
 

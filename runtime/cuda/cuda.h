@@ -14,16 +14,19 @@
 
 #include "dispatch/devices/cuda/cuda_driver.h"
 #include "evolve/cuda_template_family.h"
+#include "evolve/probe/permit_gate.h"
 #include "kernels_cache/environment.h"
 #include "runtime/config.h"
 #include "runtime/device_plane.h"
 
 namespace niche {
 
-// Sets cuda_devices, devices and device_workspace. `driver`: null: this machine's. kUnsupported: no driver or
-// no device; the config is left alone.
+// Sets cuda_devices, devices and device_workspace. `driver`: null: this machine's. `tuning_duty`: the share of a serving
+// device's time that sessions may have between its requests. kUnsupported: no driver or no device; the config is left
+// alone.
 dispatch::Status enable_cuda(RuntimeConfig* config,
-                             std::shared_ptr<const dispatch::CudaDriver> driver = nullptr);
+                             std::shared_ptr<const dispatch::CudaDriver> driver = nullptr,
+                             double tuning_duty = evolve::PermitLimits{}.duty);
 
 // The environment key of kernels for a device, computed alike by server, worker and command line. `compiler`:
 // CudaToolchain::version(); empty: open.

@@ -98,12 +98,14 @@ struct Device {
 
 class CudaPlane final : public DevicePlane {
  public:
-  static Result<std::shared_ptr<CudaPlane>> open(std::shared_ptr<const CudaDriver> driver) {
+  static Result<std::shared_ptr<CudaPlane>> open(std::shared_ptr<const CudaDriver> driver,
+                                                 double tuning_duty) {
     auto found = dispatch::CudaInfo::discover(*driver);
     if (!found.ok()) return found.status();
     if (found->empty()) return dispatch::unsupported("no CUDA device");
     auto plane = std::make_shared<CudaPlane>();
     plane->driver_ = driver;
+    plane->limits_.duty = tuning_duty;
     for (const dispatch::CudaInfo& info : *found) {
       auto d = std::make_unique<Device>();
       auto device = CudaDevice::open(driver, info);
@@ -188,7 +190,7 @@ class CudaPlane final : public DevicePlane {
   int64_t tags() const override { return kTimedCalls; }
   std::unique_ptr<evolve::PermitSource> make_permits(
       const dispatch::Clock& clock, std::function<evolve::Traffic()> traffic) const override {
-    return std::make_unique<evolve::PermitGate>(evolve::PermitLimits{}, clock, std::move(traffic));
+    return std::make_unique<evolve::PermitGate>(limits_, clock, std::move(traffic));
   }
   Status health(int ordinal) const override {
     return devices_[static_cast<size_t>(ordinal)]->device->health();
@@ -196,18 +198,19 @@ class CudaPlane final : public DevicePlane {
 
  private:
   std::shared_ptr<const CudaDriver> driver_;
+  evolve::PermitLimits limits_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 
 }  // namespace
 
-Status enable_cuda(RuntimeConfig* config, std::shared_ptr<const CudaDriver> driver) {
+Status enable_cuda(RuntimeConfig* config, std::shared_ptr<const CudaDriver> driver, double tuning_duty) {
   if (driver == nullptr) {
     auto loaded = CudaDriver::load();
     if (!loaded.ok()) return loaded.status();
     driver = *loaded;
   }
-  auto plane = CudaPlane::open(std::move(driver));
+  auto plane = CudaPlane::open(std::move(driver), tuning_duty);
   if (!plane.ok()) return plane.status();
   config->cuda_devices = (*plane)->count();
   config->devices = *plane;

@@ -16,6 +16,7 @@ void register_cuda_families(evolve::CudaFamilyRegistry& registry) {
   add_rope_family(registry);
   add_linear_rows_family(registry);
   add_linear_mma_family(registry);
+  add_linear_staged_family(registry);
   add_sdpa_decode_family(registry);
   add_sdpa_decode_mma_family(registry);
   add_embedding_bag_family(registry);

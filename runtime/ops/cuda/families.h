@@ -15,6 +15,7 @@ void add_gated_mul_families(evolve::CudaFamilyRegistry& registry);  // silu_mul,
 void add_rope_family(evolve::CudaFamilyRegistry& registry);
 void add_linear_rows_family(evolve::CudaFamilyRegistry& registry);
 void add_linear_mma_family(evolve::CudaFamilyRegistry& registry);
+void add_linear_staged_family(evolve::CudaFamilyRegistry& registry);
 void add_sdpa_decode_family(evolve::CudaFamilyRegistry& registry);
 void add_sdpa_decode_mma_family(evolve::CudaFamilyRegistry& registry);
 void add_embedding_bag_family(evolve::CudaFamilyRegistry& registry);

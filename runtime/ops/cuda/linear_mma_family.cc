@@ -94,18 +94,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) run(const __grid_constant_
     }
   }
 }
-
-// Adds up what the blocks of a tile left; one group of tokens.
-extern "C" __global__ void __launch_bounds__(256) add_up(const __grid_constant__ Args a) {
-  const i64 count = a.n[0] * N;
-  dependency_wait();
-  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < count; i += (i64)gridDim.x * 256) {
-    float v = 0;
-#pragma unroll
-    for (int p = 0; p < SPLIT; ++p) v += ((const float*)a.ws)[(i64)p * COLS * N + i];
-    ((T*)a.p[3])[i] = from_float<T>(finish(v, (const T*)a.p[2], (int)(i % N)));
-  }
-}
 )";
 
 class LinearMmaFamily : public CudaSpaceFamily {
@@ -134,6 +122,7 @@ class LinearMmaFamily : public CudaSpaceFamily {
                  .let("SPLIT", v["split"])
                  .body(linear_epilogue())
                  .body(kBody)
+                 .body(linear_add_up())
                  .take();
     dispatch::CudaPhase p;
     p.symbol = "run";
@@ -143,15 +132,7 @@ class LinearMmaFamily : public CudaSpaceFamily {
     s.plan.phases = {p};
     s.limits = any_problem(d, 16);
     s.limits.var[0].hi = 1024;
-    if (v["split"] > 1) {
-      s.limits.var[0].hi = v["columns"] * 8;  // what the workspace has room for
-      s.plan.workspace_bytes = int64_t{v["split"]} * v["columns"] * 8 * n * 4;
-      dispatch::CudaPhase add;
-      add.symbol = "add_up";
-      add.factors = {{0, 1}, {1, 256}};
-      add.overlap = t.capability >= 90;
-      s.plan.phases.push_back(add);
-    }
+    share_k(&s, t, v["split"], v["columns"] * 8, n);
     s.kernel_name = kernel_name(d, t, point);
     return s;
   }

@@ -14,8 +14,35 @@ NI float finish(float v, const T* bias, int row) {
 )";
 }
 
+std::string_view linear_add_up() {
+  return R"(
+// Adds up what the blocks of a tile left; one group of tokens.
+extern "C" __global__ void __launch_bounds__(256) add_up(const __grid_constant__ Args a) {
+  const i64 count = a.n[0] * N;
+  dependency_wait();
+  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < count; i += (i64)gridDim.x * 256) {
+    float v = 0;
+#pragma unroll
+    for (int p = 0; p < SPLIT; ++p) v += ((const float*)a.ws)[(i64)p * COLS * N + i];
+    ((T*)a.p[3])[i] = from_float<T>(finish(v, (const T*)a.p[2], (int)(i % N)));
+  }
+}
+)";
+}
+
 void let_epilogue(CudaSource& source, const Definition& d) {
   source.let("BIAS", d.attr("has_bias") != 0).let("ACTIVATION", static_cast<int64_t>(d.attr("activation")));
+}
+
+void share_k(CudaKernelSource* s, const CudaTarget& t, int split, int columns, int64_t n) {
+  if (split == 1) return;
+  s->limits.var[0].hi = columns;  // what the workspace has room for
+  s->plan.workspace_bytes = int64_t{split} * columns * n * 4;
+  dispatch::CudaPhase add;
+  add.symbol = "add_up";
+  add.factors = {{0, 1}, {1, 256}};
+  add.overlap = t.capability >= 90;
+  s->plan.phases.push_back(add);
 }
 
 }  // namespace niche::ops_cuda

@@ -57,6 +57,20 @@ TEST(CorrectnessPoints, HoldCornersTilesAndThirtyTwoInteriorPoints) {
   EXPECT_NE(points, correctness_points(f.op, f.definition, plan, g, 10)) << "the seed is secret for a reason";
 }
 
+TEST(CorrectnessPoints, InteriorPointsAreTheSameForPlansOfOtherTiles) {
+  Fixture f;
+  dispatch::LaunchPlan sixes, forties;
+  sixes.phases = {{"k", {{0, 6}}, 1}};
+  forties.phases = {{"k", {{0, 40}, {1, 64}}, 1}};
+  const auto g = box({{2, 500, 1}, {16, 4096, 8}});
+  const auto a = correctness_points(f.op, f.definition, sixes, g, 9),
+             b = correctness_points(f.op, f.definition, forties, g, 9);
+  const std::set<VarAxes> other(b.begin(), b.end());
+  const auto shared =
+      std::count_if(a.begin(), a.end(), [&](const VarAxes& p) { return other.count(p) != 0; });
+  EXPECT_GE(shared, 4 + 32) << "corners and interior: their references are computed once";
+}
+
 TEST(CorrectnessPoints, SmallBoxIsTestedWhole) {
   Fixture f;
   const auto points = correctness_points(f.op, f.definition, {}, box({{3, 9, 1}, {8, 24, 8}}), 1);
