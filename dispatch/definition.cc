@@ -46,6 +46,8 @@ Status check_attr(const OpSchema& schema, const AttrSpec& attr, double value) {
     allowed += " from " + number(a.lo) + " to " + number(a.hi);
   else if (a.lo > -kMost)
     allowed += " of at least " + number(a.lo);
+  else if (a.hi < kMost)
+    allowed += " of at most " + number(a.hi);
   return invalid("definition of '" + schema.op + "': attribute '" + a.name + "' is " + number(value) +
                  "; it must be " + allowed);
 }

@@ -39,7 +39,11 @@ TEST(Definition, SaysWhichConstantIsMissing) {
 
 TEST(Definition, AttributesOutsideWhatTheSchemaAllowsAreRefusedByName) {
   auto s = rms_norm();
-  s->attrs = {{"eps", 1e-6, 0, 1}, {"mode", 0, 0, 3, true}, {"has_w", 1}, {"free", 0}};
+  s->attrs = {{"eps", 1e-6, 0, 1},
+              {"mode", 0, 0, 3, true},
+              {"has_w", 1},
+              {"free", 0},
+              {"low", 0, std::numeric_limits<double>::lowest(), 0}};
   s->args[1].name = "w";
   s->args[1].optional = true;
   const auto said = [&](const char* name, double value) {
@@ -60,6 +64,7 @@ TEST(Definition, AttributesOutsideWhatTheSchemaAllowsAreRefusedByName) {
   EXPECT_TRUE(has(said("mode", 1.5), "attribute 'mode' is 1.5; it must be a whole number from 0 to 3"));
   EXPECT_TRUE(has(said("mode", 4), "from 0 to 3"));
   EXPECT_TRUE(has(said("has_w", 2), "a whole number from 0 to 1"));
+  EXPECT_TRUE(has(said("low", 1), "a finite number of at most 0"));
   EXPECT_TRUE(has(said("free", std::numeric_limits<double>::infinity()), "a finite number"));
   for (const auto& [name, value] : {std::pair("eps", 0.0), {"mode", 3.0}, {"has_w", 0.0}, {"free", -1e300}})
     EXPECT_EQ(said(name, value), "ok") << name;
