@@ -1,6 +1,6 @@
 // Control's answers about one problem: explain; and force.
 #include <algorithm>
-#include <ctime>
+#include <cstdio>
 
 #include "runtime/control.h"
 #include "runtime/group.h"

@@ -8,7 +8,7 @@
 
 namespace niche {
 
-// The name with the smallest edit distance, of at most 3 and below the half of what was typed; empty: none is near.
+// The name with the smallest edit distance, of at most 3 and at most half of what was typed; empty: none is near.
 std::string_view nearest_name(std::string_view typed, std::span<const std::string_view> names);
 
 }  // namespace niche

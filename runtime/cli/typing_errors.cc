@@ -1,5 +1,6 @@
 #include "runtime/cli/typing_errors.h"
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 

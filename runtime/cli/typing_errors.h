@@ -8,7 +8,7 @@
 
 namespace niche::cli {
 
-// "did you mean '--op'?" for the first unknown subcommand or option of `arguments`; empty: nothing is near.
+// "did you mean '--op'?" for the first subcommand or option that is not known; empty: nothing is near.
 std::string suggestion(const CLI::App& app, int argc, char** argv);
 
 }  // namespace niche::cli
