@@ -57,7 +57,8 @@ Control::Control(std::shared_ptr<RuntimeCore> core)
       loader_(*core_),
       telemetry_(telemetry_options()),
       planner_(planner_options(core_->config())),
-      latency_(latency_options(core_->config())) {}
+      latency_(latency_options(core_->config())),
+      purse_(core_->config().proposer_usd_max) {}
 
 dispatch::Result<std::unique_ptr<Control>> Control::start(std::shared_ptr<RuntimeCore> core) {
   std::unique_ptr<Control> c(new Control(std::move(core)));

@@ -34,6 +34,7 @@
 #include "runtime/kernel_loader.h"
 #include "runtime/latency_watch.h"
 #include "runtime/planner.h"
+#include "runtime/proposer_purse.h"
 #include "runtime/rollout/flap_guard.h"
 #include "runtime/rollout_driver.h"
 #include "runtime/route_board.h"
@@ -109,9 +110,8 @@ class Control {
     int tried = 0, tried_earlier = 0, session_kernels = 0;  // earlier: in sessions before the last
     int64_t session_since_ns = 0;
     std::array<uint64_t, evolve::kGateCount> rejected{}, rejected_earlier{};
-    double session_usd = 0, session_usd_max = 0;  // of the running session: cost so far, allotment
-    std::string refusal;                          // why the worker refused the last session
-    mutable std::optional<bool> family;           // RuntimeConfig::has_family's answer, once asked
+    std::string refusal;                 // why the worker refused the last session
+    mutable std::optional<bool> family;  // RuntimeConfig::has_family's answer, once asked
     // Of a Definition whose kernels the group chooses (control_group.cc); the board publishes nothing then.
     bool grouped = false;
     std::set<uint64_t> group_serving;                                   // by Kernel::id
@@ -244,7 +244,10 @@ class Control {
 
   // control_sessions.cc
   void find_worker();
-  evolve::ModelRequest model_request(const DefinitionState& d) const;
+  // Takes what it may cost out of the purse.
+  evolve::ModelRequest model_request(const DefinitionState& d);
+  // An operator without a family whose proposer has no money now: a session would have nothing to try.
+  bool waits_for_money(const DefinitionState& d) const;
   // Has it template points? True where that is not known.
   bool has_family(const DefinitionState& d) const;
   // What stands in explain and status: the session that runs, is planned, or why there is none.
@@ -277,7 +280,7 @@ class Control {
   std::vector<std::unique_ptr<TuningGate>> permits_;             // by device, from 1
   BusyWindow busy_;
   double ended_sessions_cpu_ = 0, running_sessions_cpu_ = 0;
-  double proposer_usd_ = 0;  // of sessions that ended
+  ProposerPurse purse_;
   std::string proposer_trouble_;
   std::string forced_;
   // The forced kernel arrived, or could not be put on probation: (again) then. 0: never.

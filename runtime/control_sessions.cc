@@ -72,7 +72,7 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
   for (size_t g = 0; g < d.rejected.size(); ++g)
     d.rejected[g] = d.rejected_earlier[g] + static_cast<uint64_t>(e.rejected[g]);
   d.best_seen = e.best_speedup;
-  d.session_usd = std::max(d.session_usd, e.model_usd);
+  purse_.cost(d.place(), e.model_usd);
   switch (e.kind) {
     case SessionEvent::Kind::kProgress:
       return;
@@ -93,14 +93,13 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       if (failed) ++counters_.sessions_failed;
       ended_sessions_cpu_ += running_sessions_cpu_;
       running_sessions_cpu_ = 0;
-      proposer_usd_ += std::exchange(d.session_usd, 0);
-      d.session_usd_max = 0;
+      purse_.settle(d.place());
       Planner::Outcome outcome = outcome_of(e, d.session_kernels);
       if (outcome == Planner::Outcome::kNothing && d.yielding) outcome = Planner::Outcome::kYielded;
       planner_.session_ended(d.place(), outcome, now_ns);
       d.refusal = outcome == Planner::Outcome::kRefused ? e.reason : "";
-      if (const size_t at = e.reason.find("model: "); at != std::string::npos)
-        proposer_trouble_ = e.reason.substr(at + 7);
+      if (const size_t model = e.reason.find("model: "); model != std::string::npos)
+        proposer_trouble_ = e.reason.substr(model + 7);
       // What is left to gain, for the ranking: little once a session found its best, nothing where it found
       // none.
       if (outcome == Planner::Outcome::kGained)
@@ -157,14 +156,19 @@ void Control::plan(int64_t now_ns) {
   }
   for (const auto& [id, s] : sessions_) s->set_paused(!reason.empty());
   if (!reason.empty()) return;
+  std::vector<telemetry::HotDefinition> possible;
+  for (const telemetry::HotDefinition& hot : ranking_) {
+    const auto at = definitions_.find(hot.definition);
+    if (at != definitions_.end() && !waits_for_money(*at->second)) possible.push_back(hot);
+  }
   for (const auto& [id, s] : sessions_) {
     DefinitionState& d = *definitions_.at(id);
-    if (planner_.should_yield({id, d.session_kernels, d.tried, d.best_seen}, ranking_, now_ns)) {
+    if (planner_.should_yield({id, d.session_kernels, d.tried, d.best_seen}, possible, now_ns)) {
       d.yielding = true;
       s->stop();
     }
   }
-  if (const telemetry::HotDefinition* hot = planner_.next(ranking_, c, &plan_idle_))
+  if (const telemetry::HotDefinition* hot = planner_.next(possible, c, &plan_idle_))
     start_session(*hot, now_ns);
 }
 
@@ -175,17 +179,19 @@ bool Control::has_family(const DefinitionState& d) const {
   return *d.family;
 }
 
+bool Control::waits_for_money(const DefinitionState& d) const {
+  return !core_->config().proposer.empty() && !purse_.why_empty().empty() && !has_family(d);
+}
+
 // One session at a time holds what is left of the money; another that starts meanwhile searches templates alone.
-evolve::ModelRequest Control::model_request(const DefinitionState& d) const {
+evolve::ModelRequest Control::model_request(const DefinitionState& d) {
   const RuntimeConfig& config = core_->config();
   evolve::ModelRequest m;
-  double left = config.proposer_usd_max - proposer_usd_;
-  for (const auto& [place, s] : sessions_) left -= definitions_.at(place)->session_usd_max;
-  if (config.proposer.empty() || d.device != 0 || (config.proposer_usd_max > 0 && left <= 0)) return m;
+  if (config.proposer.empty() || d.device != 0 || !purse_.why_empty().empty()) return m;
   m.proposer = config.proposer;
   m.key_file = config.proposer_key_file;
   m.price = config.proposer_price;
-  m.usd_max = std::max(0.0, left);
+  m.usd_max = purse_.take(d.place());
   m.tokens_max = config.proposer_tokens_max;
   m.questions_max = config.proposer_questions_max;
   m.answer_seconds_max = config.proposer_answer_seconds;
@@ -200,6 +206,9 @@ std::string Control::session_text(const DefinitionState& d, int64_t now_ns) cons
   if (!has_family(d) && core_->config().proposer.empty())
     return "none: no family and no proposer: no template family of '" + d.known.definition->schema().op +
            "' has points for this Definition on this CPU, and the config names no 'proposer'";
+  if (waits_for_money(d))
+    return "none: no template family has points for this Definition, and the proposer waits: " +
+           purse_.why_empty();
   if (!d.refusal.empty()) text += ": " + d.refusal;
   return text;
 }
@@ -223,7 +232,6 @@ void Control::start_session(const telemetry::HotDefinition& hot, int64_t now_ns)
   request.threads = core_->executor().threads;
   request.cache_bytes_max = config.cache_bytes_max;
   request.model = model_request(d);
-  d.session_usd_max = request.model.usd_max;
   // Nothing but waiting, where templates have nothing to try: an answer must fit.
   if (!request.model.proposer.empty() && !has_family(d))
     request.wall_seconds_max += config.proposer_answer_seconds;

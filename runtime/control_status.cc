@@ -58,7 +58,7 @@ std::string Control::status() const {
   j["worker_program"] = worker_program_;
   if (const std::string& proposer = core_->config().proposer; !proposer.empty())
     j["proposer"] = {{"asks", proposer},
-                     {"usd", proposer_usd_},
+                     {"usd", purse_.spent()},
                      {"usd_max", core_->config().proposer_usd_max},
                      {"trouble", proposer_trouble_}};
   j["cache"] = {{"dir", core_->config().cache_dir},
@@ -242,7 +242,7 @@ std::string Control::metrics() const {
   m.gauge("niche_cache_usable", "1: the cache directory is open; else see the reason")
       .value({{"reason", host().cache ? "open" : host().problem}}, host().cache ? 1 : 0);
   if (!core_->config().proposer.empty())
-    m.counter("niche_proposer_dollars_total", "what sessions' models have cost").value({}, proposer_usd_);
+    m.counter("niche_proposer_dollars_total", "what sessions' models have cost").value({}, purse_.spent());
   if (host().cache) {
     const kernels_cache::CacheCounters c = host().cache->counters();
     m.counter("niche_cache_misses_total", "cache entries that were not used, by reason");
