@@ -6,6 +6,7 @@
 
 Foreign headers: what the compile commands' files include from /usr/include and a bare machine may lack."""
 import concurrent.futures
+import hashlib
 import importlib.util
 import json
 import os
@@ -72,7 +73,8 @@ def compile_one(job, root, torch, objects):
     source = os.path.join(root, "source")
     put = lambda w: w.replace("@SOURCE@", source).replace("@TORCH@", torch)
     file = put(job["file"])
-    name = os.path.relpath(file, source).replace("/", "_") + ".o"
+    # A file that two targets compile with flags of their own has an object for each.
+    name = os.path.relpath(file, source).replace("/", "_") + "." + hashlib.sha256(repr(job["flags"]).encode()).hexdigest()[:12] + ".o"
     target = os.path.join(objects, name)
     if os.path.exists(target) and os.path.getmtime(target) > os.path.getmtime(file):
         return name, 0, "", 0
