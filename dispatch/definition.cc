@@ -1,5 +1,6 @@
 #include "dispatch/definition.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -99,9 +100,11 @@ Result<std::shared_ptr<const Definition>> Definition::make(
   NICHE_RETURN_IF_ERROR(schema->validate());
   const std::string where = "definition of '" + schema->op + "': ";
   const std::string type(dtype_name(dtype));
-  bool known = false;
-  for (const std::string& t : schema->dtypes) known |= t == type;
-  if (!known) return unsupported(where + "element type " + type + " is not one the operator lists");
+  if (std::find(schema->dtypes.begin(), schema->dtypes.end(), type) == schema->dtypes.end()) {
+    std::string listed;
+    for (const std::string& t : schema->dtypes) listed += ' ' + t;
+    return unsupported(where + "element type " + type + " is not one the operator lists:" + listed);
+  }
 
   auto d = std::shared_ptr<Definition>(new Definition());
   d->dtype_ = dtype;

@@ -112,7 +112,7 @@ int export_all(KernelCache& cache, const std::string& path) {
 }
 
 int prune(const CacheFlags& flags, const kernels_cache::PruneOptions& options) {
-  auto cache = flags.open_existing();
+  auto cache = flags.open_root();
   if (!cache.ok()) return fail(cache.status());
   auto report = kernels_cache::prune(**cache, options);
   if (!report.ok()) return fail(report.status());
@@ -175,8 +175,10 @@ void add_cache_command(CLI::App& app, int* exit_code) {
   auto p = std::make_shared<PruneFlags>();
   CLI::App* pr = add("prune", "remove what is not needed");
   pr->add_option("--bytes", p->options.bytes_max, "evict the least served down to so many bytes");
-  pr->add_option("--unserved-days", p->unserved_days, "remove kernels that never served and are older");
-  pr->add_option("--standings-days", p->standings_days, "forget quarantines that are older");
+  pr->add_option("--unserved-days", p->unserved_days, "remove kernels that never served and are older")
+      ->check(CLI::Range(0.0, 36500.0));
+  pr->add_option("--standings-days", p->standings_days, "forget quarantines that are older")
+      ->check(CLI::Range(0.0, 36500.0));
   pr->add_flag("--quarantined", p->options.quarantined, "remove entries of quarantined kernels");
   pr->add_flag("--other-environments", p->options.other_environments,
                "remove directories of other environments");

@@ -1,7 +1,11 @@
 #include "runtime/cli/common.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -9,6 +13,7 @@
 
 #include "evolve/definition_json.h"
 #include "runtime/host_environment.h"
+#include "runtime/near_name.h"
 #include "runtime/ops/user_ops.h"
 #include "runtime/torch/worker.h"
 
@@ -35,6 +40,29 @@ void DefinitionFlags::add_to(CLI::App& app) {
 }
 
 namespace {
+
+CLI::Validator number(const char* what, bool (*fits)(double)) {
+  return CLI::Validator(
+      [what, fits](std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool good = !text.empty() && *end == 0 && std::isfinite(value) && fits(value);
+        return good ? std::string() : "'" + text + "' is not " + what;
+      },
+      "");
+}
+
+// "no operator 'rms_nrom' is registered; did you mean 'rms_norm'?", else which there are.
+Status no_operator(const std::string& name, const dispatch::OpRegistry& ops) {
+  std::vector<std::string_view> known;
+  for (const auto& op : ops.all()) known.push_back(op->schema()->op);
+  std::string text = "no operator '" + name + "' is registered; ";
+  if (const std::string_view near = nearest_name(name, known); !near.empty())
+    return dispatch::not_found(text + "did you mean '" + std::string(near) + "'?");
+  text += "there are:";
+  for (const std::string_view k : known) text += ' ' + std::string(k);
+  return dispatch::not_found(text + " (--op-library loads others)");
+}
 
 // A Definition with a reference, of an operator that is not registered.
 Result<bool> defines_its_operator(const std::string& path, const dispatch::OpRegistry& ops) {
@@ -84,6 +112,16 @@ Result<std::vector<std::pair<std::string, Number>>> parse_pairs(const std::vecto
 
 }  // namespace
 
+CLI::Validator positive() {
+  return number("a number above 0", [](double v) { return v > 0; });
+}
+CLI::Validator not_negative() {
+  return number("0 or a number above it", [](double v) { return v >= 0; });
+}
+CLI::Validator thread_count() {
+  return CLI::Range(1, static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))));
+}
+
 Result<Axes> parse_axes(const std::vector<std::string>& texts) { return parse_pairs<int64_t>(texts); }
 
 Result<std::vector<int64_t>> parse_problem(const std::string& text, const dispatch::Definition& d) {
@@ -120,7 +158,7 @@ Result<std::shared_ptr<const dispatch::Definition>> Workbench::definition(
   }
   if (flags.op.empty()) return dispatch::invalid("which operator? give --op or --definition");
   const auto op = ops.find_shared(flags.op);
-  if (!op) return dispatch::not_found("no operator '" + flags.op + "' is registered");
+  if (!op) return no_operator(flags.op, ops);
   auto dtype = dispatch::parse_dtype(flags.dtype);
   if (!dtype.ok()) return dtype.status();
   auto axes = parse_axes(flags.const_axes);
@@ -136,6 +174,36 @@ void CacheFlags::add_to(CLI::App& app) {
                  "operator libraries that the server loads: part of the key (repeat)");
 }
 
+namespace {
+
+// What a command that found no cache of its own environment must say: which others are there, and what makes them
+// others. Most often it is an operator library that was not named.
+std::string other_environments(const std::string& dir, const kernels_cache::Environment& mine) {
+  constexpr int kShown = 3;
+  std::string text;
+  int others = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
+    std::ifstream in(entry.path() / "environment.txt");
+    if (!in || entry.path().filename() == mine.directory_name() || ++others > kShown) continue;
+    std::ostringstream theirs;
+    theirs << in.rdbuf();
+    text += "\n  " + entry.path().filename().string() + ": " +
+            kernels_cache::describe_difference(theirs.str(), mine.canonical_text());
+  }
+  if (others > kShown) text += "\n  and " + std::to_string(others - kShown) + " more";
+  return text.empty() ? text : "; other environments are there (theirs != this command's):" + text;
+}
+
+bool holds_environments(const std::string& dir) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored))
+    if (std::filesystem::exists(entry.path() / "environment.txt", ignored)) return true;
+  return false;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(kernels_cache::Access access) const {
   auto environment = host_environment(torch_libraries(), op_libraries, true);
   if (!environment.ok()) return environment.status();
@@ -144,15 +212,25 @@ Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(kernels_cac
   options.environment = *environment;
   options.access = access;
   options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
-  return kernels_cache::KernelCache::open(std::move(options));
+  auto cache = kernels_cache::KernelCache::open(std::move(options));
+  if (cache.ok() || cache.status().code() != dispatch::Code::kNotFound) return cache;
+  const std::string others = other_environments(dir, *environment);
+  if (others.empty()) return cache;
+  return dispatch::not_found("cache " + dir + ": nothing of this environment (" +
+                             environment->directory_name() + ") is there" + others);
 }
 
 Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open_existing() const {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored))
-    if (std::filesystem::exists(entry.path() / "environment.txt", ignored))
-      return open(kernels_cache::Access::kReadWrite);
-  return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
+  if (!holds_environments(dir)) return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
+  auto looked = open(kernels_cache::Access::kReadOnly);
+  if (!looked.ok()) return looked.status();
+  looked->reset();
+  return open(kernels_cache::Access::kReadWrite);
+}
+
+Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open_root() const {
+  if (!holds_environments(dir)) return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
+  return open(kernels_cache::Access::kReadWrite);
 }
 
 int fail(const Status& status) {

@@ -32,6 +32,13 @@ struct Workbench {
       const DefinitionFlags& flags) const;
 };
 
+// For options: a finite number above 0, or not below it.
+CLI::Validator positive();
+CLI::Validator not_negative();
+// Threads of a call: from 1 to the processors of this machine. More wait for each other: no time means anything, and a
+// judge of thousands brings the machine down.
+CLI::Validator thread_count();
+
 // "N=4096" to {"N", 4096}. kInvalid names the text.
 dispatch::Result<Axes> parse_axes(const std::vector<std::string>& texts);
 // "B=4,L=200": the extents of `definition`'s variable axes, in its order. kInvalid names the axis that is missing, given
@@ -46,8 +53,11 @@ struct CacheFlags {
   std::vector<std::string> op_libraries;
   void add_to(CLI::App& app);
   dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open(kernels_cache::Access access) const;
-  // To write to a cache that must be there; kNotFound: it is not. open() would make one.
+  // To write to a cache that must be there; kNotFound: it is not, or only other environments' are, and what makes them
+  // others. open() would make one.
   dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open_existing() const;
+  // The same, but other environments' suffice: to tend those.
+  dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open_root() const;
 };
 
 // Prints "niche: <message>" to stderr; the exit code that a failed command gives.

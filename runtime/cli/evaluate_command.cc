@@ -93,9 +93,7 @@ void add_evaluate_command(CLI::App& app, int* exit_code) {
   c->add_option("--problem", o->problems, "variable axes, e.g. M=16 (repeat)")
       ->allow_extra_args(false)
       ->required();
-  c->add_option("--threads", o->threads, "threads of a call")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  c->add_option("--threads", o->threads, "threads of a call")->check(thread_count())->capture_default_str();
   c->add_option("--commit", o->commit,
                 "cache directory to put it in, for servers, where the verdict is FASTER");
   c->add_flag("--cold", o->cold, "judge with cold caches");

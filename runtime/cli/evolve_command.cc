@@ -214,13 +214,11 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   c->add_option("--problem", o->problems, "variable axes and a weight, e.g. M=16:0.7 (repeat)")
       ->allow_extra_args(false)
       ->required();
-  c->add_option("--seconds", o->seconds, "wall time")->check(CLI::PositiveNumber)->capture_default_str();
-  c->add_option("--evaluations", o->evaluations, "candidates")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  c->add_option("--seconds", o->seconds, "wall time")->check(positive())->capture_default_str();
+  c->add_option("--evaluations", o->evaluations, "candidates")->check(positive())->capture_default_str();
   c->add_option("--target", o->target, "end at this speed-up; 0: none")->capture_default_str();
   c->add_option("--threads", o->threads, "threads that a live call may use")
-      ->check(CLI::PositiveNumber)
+      ->check(thread_count())
       ->capture_default_str();
   c->add_option("--batch", o->batch, "candidates a compile")->check(CLI::Range(1, 64))->capture_default_str();
   c->add_option("--policy", o->policy, "search policy")->capture_default_str();
@@ -231,14 +229,13 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   c->add_flag("--resume", o->resume, "go on with this Definition's unfinished session");
   c->add_option("--proposer", o->model.proposer,
                 "a model that writes programs: exec:CMD, mailbox:DIR, openai:URL#MODEL or anthropic:MODEL");
-  c->add_option("--model-budget", o->model.usd_max, "dollars that it may cost")
-      ->check(CLI::NonNegativeNumber);
+  c->add_option("--model-budget", o->model.usd_max, "dollars that it may cost")->check(not_negative());
   c->add_option("--model-price", o->model.price, "IN,OUT: dollars a million tokens");
   c->add_option("--model-tokens", o->model.tokens_max, "tokens that it may take; 0: no limit");
   c->add_option("--model-key-file", o->model.key_file, "its key; else OPENAI_API_KEY, ANTHROPIC_API_KEY");
   c->add_option("--questions", o->model.questions_max, "asked of the model at most")->capture_default_str();
   c->add_option("--answer-seconds", o->model.answer_seconds_max, "time for an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   c->add_option("--knowledge", o->knowledge, "directory with pages of your own for the model");
   c->callback([o, exit_code] { *exit_code = run(*o); });

@@ -24,8 +24,9 @@ int run(const Options& o) {
   RuntimeConfig config = torch_config();
   if (const Status s = apply_environment(environ, &config); !s.ok()) return fail(s);
   if (!o.cache.empty()) config.cache_dir = o.cache;
-  if (std::error_code ignored;
-      !config.cache_dir.empty() && !std::filesystem::is_directory(config.cache_dir, ignored))
+  if (config.cache_dir.empty())
+    return fail(dispatch::invalid("which cache? give --cache, NICHE_CACHE_DIR or a config with cache_dir"));
+  if (std::error_code ignored; !std::filesystem::is_directory(config.cache_dir, ignored))
     return fail(dispatch::not_found("cache " + config.cache_dir + ": no such directory"));
   DefinitionFlags flags = o.definition;
   flags.op_libraries.insert(flags.op_libraries.begin(), config.op_libraries.begin(),
@@ -65,9 +66,9 @@ void add_explain_command(CLI::App& app, int* exit_code) {
   CLI::App* c = app.add_subcommand("explain", "which kernel of a cache would serve a problem, and why");
   auto o = std::make_shared<Options>();
   o->definition.add_to(*c);
-  c->add_option("--cache", o->cache, "cache directory (default: NICHE_CACHE_DIR)");
+  c->add_option("--cache", o->cache, "cache directory; default: that of NICHE_CACHE_DIR or NICHE_CONFIG");
   c->add_option("axes", o->axes, "variable axes, e.g. M=17")->required();
-  c->add_flag("--json", o->json);
+  c->add_flag("--json", o->json, "as JSON");
   c->callback([o, exit_code] { *exit_code = run(*o); });
 }
 
@@ -80,7 +81,8 @@ void add_config_command(CLI::App& app, int* exit_code) {
     if (!file->empty()) {
       RuntimeConfig config;
       Status s = apply_file(*file, &config);
-      if (s.ok()) s = config.validate();
+      if (s.ok())
+        if (s = config.validate(); !s.ok()) s = Status(s.code(), *file + ": " + s.message());
       *exit_code = s.ok() ? 0 : fail(s);
       if (s.ok()) std::printf("%s: ok\n", file->c_str());
       return;

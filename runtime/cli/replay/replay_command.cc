@@ -112,21 +112,34 @@ void add_replay_command(CLI::App& app, int* exit_code) {
   CLI::App* c =
       app.add_subcommand("replay", "drive a server with a trace (TIMESTAMP,ContextTokens,GeneratedTokens)");
   c->add_option("trace", o->trace, "the trace")->required()->check(CLI::ExistingFile);
-  c->add_option("--host", o->host, "the server's host");
-  c->add_option("--port", o->port, "the server's port")->check(CLI::Range(1, 65535));
-  c->add_option("--path", o->path, "POST here");
-  c->add_option("--requests", o->requests, "rows of the trace to use")->check(CLI::Range(2, 10'000'000));
+  c->add_option("--host", o->host, "the server's host")->capture_default_str();
+  c->add_option("--port", o->port, "the server's port")->check(CLI::Range(1, 65535))->capture_default_str();
+  c->add_option("--path", o->path, "POST here")->capture_default_str();
+  c->add_option("--requests", o->requests, "rows of the trace to use")
+      ->check(CLI::Range(2, 10'000'000))
+      ->capture_default_str();
   c->add_option("--rate", o->rate,
                 "mean requests a second, arrivals spaced as in the trace; 0: closed loop, for capacity")
-      ->check(CLI::NonNegativeNumber);
-  c->add_option("--connections", o->connections, "connections at once")->check(CLI::Range(1, 1024));
-  c->add_option("--batch-max", o->sizes.batch_max, "largest batch")->check(CLI::Range(1, 64));
-  c->add_option("--length-min", o->sizes.length_min, "shortest history")->check(CLI::Range(2, 512));
-  c->add_option("--length-max", o->sizes.length_max, "longest history")->check(CLI::Range(2, 512));
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  c->add_option("--connections", o->connections, "connections at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  c->add_option("--batch-max", o->sizes.batch_max, "largest batch")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  c->add_option("--length-min", o->sizes.length_min, "shortest history")
+      ->check(CLI::Range(2, 512))
+      ->capture_default_str();
+  c->add_option("--length-max", o->sizes.length_max, "longest history")
+      ->check(CLI::Range(2, 512))
+      ->capture_default_str();
   c->add_option("--tokens-per-event", o->sizes.tokens_per_event, "ContextTokens an event of the history")
-      ->check(CLI::Range(0.01, 1e6));
+      ->check(CLI::Range(0.01, 1e6))
+      ->capture_default_str();
   c->add_option("--tokens-per-candidate", o->sizes.tokens_per_candidate, "GeneratedTokens a candidate")
-      ->check(CLI::Range(0.01, 1e6));
+      ->check(CLI::Range(0.01, 1e6))
+      ->capture_default_str();
   c->add_option("--json", o->json_file, "write the result there too");
   c->callback([o, exit_code] { *exit_code = run(*o); });
 }

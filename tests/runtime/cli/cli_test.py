@@ -199,6 +199,13 @@ def a_kernel_by_hand_reaches_a_cache(directory):
     assert shown["kernels"][0]["guard"] and shown["kernels"][0]["verified_unix_ns"] > 0, shown
     done = niche("cache", "verify", "--cache", cache, "--op-library", OWN[1], expect=0)
     assert "1 good, 0 bad" in done.stdout, done.stdout
+    # Without the library it is another environment: the refusal says so, and nothing is made.
+    made = os.listdir(cache)
+    for command in (["list"], ["verify"], ["verify", "--remove"], ["export", os.path.join(directory, "none")],
+                    ["quarantine", "x", "--reason", "y"], ["forgive", "x"]):
+        done = niche("cache", *command, "--cache", cache, expect=1)
+        assert "nothing of this environment" in done.stderr and "op_libraries: 'squared_relu.json " in done.stderr, done.stderr
+        assert os.listdir(cache) == made, command
 
 
 def an_operator_without_a_family_needs_a_proposer(directory):
@@ -227,10 +234,30 @@ def typing_errors_name_what_is_near():
     for words, near in ((["evolv"], "'evolve'"), (["cache", "lst"], "'list'"),
                         (["evolve", "--optoin-that-is-far"], None), (["evolve", "--proposr", "exec:x"], "'--proposer'"),
                         (["explain", "--op-libary=x", "M=1"], "'--op-library'")):
-        done = niche(*words)
-        assert done.returncode not in (0, 1), (words, done.returncode)
+        done = niche(*words, expect=2)
         said = "did you mean " + (near or "")
         assert (said in done.stderr) == (near is not None), (words, done.stderr)
+
+
+def values_that_cannot_be_are_told_before_anything_starts(directory):
+    cache = os.path.join(directory, "never")
+    evolve = ["evolve", "--problem", "M=4", "--cache", cache]
+    norm = ["--op", "rms_norm", "--const", "N=64"]
+    for words, code, says in (
+            ([*evolve, "--op", "rms_nrom"], 1, ("'rms_nrom'", "did you mean 'rms_norm'?")),
+            ([*evolve, "--op", "entirely_else"], 1, ("there are:", " softmax", "--op-library")),
+            ([*evolve, *norm, "--dtype", "f16"], 1, ("f16", "lists: f32 bf16")),
+            ([*evolve, *norm, "--threads", "9999"], 2, ("--threads", "9999", "not in range")),
+            ([*evolve, *norm, "--threads", "0"], 2, ("--threads",)),
+            ([*evolve, *norm, "--seconds", "-3"], 2, ("--seconds", "'-3' is not a number above 0")),
+            ([*evolve, *norm, "--seconds", "nan"], 2, ("'nan' is not a number above 0",)),
+            ([*evolve, *norm, "--model-budget", "-1"], 2, ("'-1' is not 0 or a number above it",)),
+            (["cache", "prune", "--unserved-days", "-3", "--cache", cache], 2, ("--unserved-days",)),
+            (["explain", *norm, "M=4"], 2, ("which cache?", "NICHE_CACHE_DIR")), (["evolve"], 2, ("--cache",))):
+        done = niche(*words, expect=code)
+        assert all(text in done.stderr for text in says), (words, done.stderr)
+        assert len(done.stderr) < 500 and done.stdout == "", (words, done.stdout, done.stderr)
+    assert not os.path.exists(cache)
 
 
 def every_key_is_told():
@@ -253,6 +280,7 @@ def main():
         a_kernel_by_hand_reaches_a_cache(directory)
         an_operator_without_a_family_needs_a_proposer(directory)
         typing_errors_name_what_is_near()
+        values_that_cannot_be_are_told_before_anything_starts(directory)
         every_key_is_told()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
