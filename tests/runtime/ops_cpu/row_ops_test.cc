@@ -136,13 +136,6 @@ TEST(LayerNorm, ConstantRowsGiveTheirBias) {
                {{"f32", {{"N", 1024}}, {}, {{11}}}, {"f32", {{"N", 2999}}, {}, {{4}}}}, 24);
 }
 
-TEST(LayerNormProgram, PassesTheHarnessOfTheTemplates) {
-  if (!native_target().avx2) GTEST_SKIP() << "written for AVX2";
-  const ProgramFamily program("layer_norm", "layer_norm/1.reply.md");
-  check_family(program, layer_norm_test(),
-               {{"f32", {{"N", 16}}, {}, {{1}, {5}, {8}, {9}, {63}, {64}, {67}, {512}}}}, 0);
-}
-
 struct RowOp {
   const char* name;
   OpTest (*test)();
