@@ -25,9 +25,10 @@ run() {
     { tr '\r' '\n' <"$work/$name.log" | tail -n 20 >&2; echo "free_form: the session of $name failed" >&2; exit 1; }
   "$niche" export last --cache "$work/$name" --format jsonl --out "$work/$name.jsonl"
 }
-run softmax --op softmax --const N=10 --problem M=4096
+run softmax --op softmax --const N=10 --problem M=1024
+run layer_norm --op layer_norm --const N=16 --problem M=1024
 run mbdt --op mbdt --const F=32 --const K=31 --problem B=1024
-python3 - "$json" "$work/softmax.jsonl" "$work/mbdt.jsonl" <<'PY'
+python3 - "$json" "$work/softmax.jsonl" "$work/layer_norm.jsonl" "$work/mbdt.jsonl" <<'PY'
 import json, sys
 rows = []
 for path in sys.argv[2:]:

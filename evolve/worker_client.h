@@ -35,6 +35,7 @@ struct ModelRequest {
   int64_t tokens_max = 0;  // 0: no limit
   int questions_max = 40;
   double answer_seconds_max = 300;
+  int64_t context_bytes_max = 0;  // of a question; 0: no limit
 };
 
 struct SessionRequest {

@@ -3,8 +3,8 @@
 //
 //   search [--json FILE] [--seeds N] [--batch N] [--policy NAME]... [SPACE...]
 //
-// Without SPACE, all files of bench/search/spaces but those of near/ (`reuse`); a file in a folder "held_out" was not looked at while the
-// defaults were tuned. Rows: {policy, space, held_out, budget, slowdown_mean, ci_low, ci_high,
+// Without SPACE, all files of bench/search/spaces but those of near/ (`reuse`) and of tuning/ (below 2,000 points); a file in a folder
+// "held_out" was not looked at while the defaults were tuned. Rows: {policy, space, held_out, budget, slowdown_mean, ci_low, ci_high,
 // evals_to_1_02}; the interval is the 95 % normal one over seeds; evals_to_1_02 is the mean over seeds,
 // censored at the number of points.
 #include <algorithm>
@@ -141,7 +141,8 @@ int main(int argc, char** argv) {
   std::error_code ignored;
   if (o.spaces.empty())
     for (const auto& entry : fs::recursive_directory_iterator(NICHE_RECORDED_SPACES, ignored))
-      if (entry.path().extension() == ".space" && entry.path().parent_path().filename() != "near")
+      if (const fs::path folder = entry.path().parent_path().filename();
+          entry.path().extension() == ".space" && folder != "near" && folder != "tuning")
         o.spaces.push_back(entry.path().string());
   if (o.spaces.empty())
     return std::fprintf(stderr, "search: no recorded space in %s; bench/search/record.sh makes them\n",

@@ -15,7 +15,7 @@ struct ScreenOptions {
   int elites = 8;                // and mutations of these
   int mutations = 600;           // half with one changed parameter, half with two or three
   int finalists = 300;           // that the slower model sees, chosen by the quicker one
-  double kappa = 1.0;            // of the lower confidence bound
+  double kappa = 0.7;            // of the lower confidence bound
 };
 
 class Screen {

@@ -1,4 +1,4 @@
-// surrogate: every candidate is chosen by the model (extra-trees, lower confidence bound, kappa 1). One half
+// surrogate: every candidate is chosen by the model (extra-trees, lower confidence bound, kappa 0.7). One half
 // of the default portfolio, kept as a policy of its own to show what the other half adds.
 #include "evolve/search/opening.h"
 #include "evolve/search/policies.h"

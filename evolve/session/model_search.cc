@@ -177,15 +177,21 @@ void ModelSearch::ask(const std::function<std::vector<TemplateMaterial>()>& temp
                                           arch_name(facts_.target), c.task.failure, kSkillBytes);
         picked.ok())
       c.task.skills = std::move(*picked);
-  if (stable_.empty()) stable_ = stable_part(facts_, parts_.library);
+  // Two thirds for what stays, so that what a question is about has its place.
+  const auto bytes_max = static_cast<size_t>(parts_.options.context_bytes_max);
+  if (stable_.empty()) stable_ = stable_part(facts_, parts_.library, bytes_max * 2 / 3);
   request_ = {};
   request_.id = session_ + "-p" + std::to_string(questions_ + 1);
   request_.task = c.task.task;
   request_.stable = stable_;
-  request_.prompt = changing_part(facts_, c.task);
+  // At least a byte: 0 would be no limit.
+  request_.prompt =
+      changing_part(facts_, c.task, bytes_max == 0 ? 0 : bytes_max - std::min(bytes_max - 1, stable_.size()));
   request_.parent = c.task.parent;
   request_.seconds_max = parts_.options.answer_seconds_max;
   request_.tokens_max = parts_.options.answer_tokens_max;
+  if (bytes_max > 0)
+    request_.tokens_max = std::min<int>(request_.tokens_max, static_cast<int>(bytes_max / 4));
   ++questions_;
   pending_ = std::move(c);
   if (Status s = parts_.source->start(request_); !s.ok() && trouble_.empty()) trouble_ = s.message();

@@ -26,6 +26,9 @@ struct ModelOptions {
   int questions_max = 40;
   double answer_seconds_max = 300;
   int answer_tokens_max = 16'384;
+  // Of a question, for models with a small context: kept to as far as proposal_context.h says; 0: no limit. An answer gets a
+  // quarter as many tokens, about as many bytes.
+  int64_t context_bytes_max = 0;
 };
 
 // Pointers may be null and must outlive the session.

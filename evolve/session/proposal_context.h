@@ -48,8 +48,11 @@ struct ProposalTask {
 std::string likely_bottleneck(const ProposalFacts& facts);
 kb::Query knowledge_query(const ProposalFacts& facts, const ProposalTask& task);
 
-std::string stable_part(const ProposalFacts& facts, const kb::Library* library);
-std::string changing_part(const ProposalFacts& facts, const ProposalTask& task);
+// `bytes_max` (0: none) is kept to by leaving out what a model can do without: of the stable part pages of rules, whole
+// modules, the later tiers first; of the changing part the worst attempts, notes, findings. What is left then (operator,
+// machine, form of an answer; problems, the program to change, what failed) is told whatever it takes.
+std::string stable_part(const ProposalFacts& facts, const kb::Library* library, size_t bytes_max = 0);
+std::string changing_part(const ProposalFacts& facts, const ProposalTask& task, size_t bytes_max = 0);
 
 // The first line that says what is wrong, and what follows, at most `bytes`.
 std::string clipped_error(const std::string& text, size_t bytes);

@@ -55,7 +55,8 @@ json model_json(const ModelRequest& m) {
           {"usd_max", m.usd_max},
           {"tokens_max", m.tokens_max},
           {"questions_max", m.questions_max},
-          {"answer_seconds_max", m.answer_seconds_max}};
+          {"answer_seconds_max", m.answer_seconds_max},
+          {"context_bytes_max", m.context_bytes_max}};
 }
 
 ModelRequest model_of(const json& j) {
@@ -67,6 +68,7 @@ ModelRequest model_of(const json& j) {
   j.at("tokens_max").get_to(m.tokens_max);
   j.at("questions_max").get_to(m.questions_max);
   j.at("answer_seconds_max").get_to(m.answer_seconds_max);
+  m.context_bytes_max = j.value("context_bytes_max", m.context_bytes_max);
   return m;
 }
 
@@ -133,7 +135,7 @@ Result<SessionRequest> request_from_json(std::string_view text) {
     if (r.evaluations_max < 1) return invalid("session request: evaluations_max must be at least 1");
     if (r.threads < 1) return invalid("session request: threads must be at least 1");
     if (!(r.model.usd_max >= 0) || r.model.tokens_max < 0 || r.model.questions_max < 0 ||
-        !(r.model.answer_seconds_max > 0))
+        !(r.model.answer_seconds_max > 0) || r.model.context_bytes_max < 0)
       return invalid("session request: a bound of the model is negative, or its time for an answer is 0");
     if (r.batch < 1 || r.batch > 64) return invalid("session request: batch must be 1 to 64");
     return r;

@@ -170,6 +170,7 @@ class Worker : public PermitSource {
       options.model.library = library.get();
       options.model.options.questions_max = request.model.questions_max;
       options.model.options.answer_seconds_max = request.model.answer_seconds_max;
+      options.model.options.context_bytes_max = request.model.context_bytes_max;
     }
     options.evaluator_options.child_start = hooks_.child_start;
     options.clock = &clock_;

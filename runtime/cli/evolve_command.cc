@@ -186,6 +186,7 @@ int run(const Options& o) {
   session.model.library = library.get();
   session.model.options.questions_max = o.model.questions_max;
   session.model.options.answer_seconds_max = o.model.answer_seconds_max;
+  session.model.options.context_bytes_max = o.model.context_bytes_max;
   session.stop = [] { return interrupted != 0; };
   session.log = [&line](const std::string& said) { line.print(said); };
   for (int signal : {SIGINT, SIGTERM}) std::signal(signal, interrupt);
@@ -237,6 +238,9 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   c->add_option("--answer-seconds", o->model.answer_seconds_max, "time for an answer")
       ->check(positive())
       ->capture_default_str();
+  c->add_option("--context-bytes", o->model.context_bytes_max,
+                "of a question, for models with a small context; 0: no limit")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
   c->add_option("--knowledge", o->knowledge, "directory with pages of your own for the model");
   c->callback([o, exit_code] { *exit_code = run(*o); });
 }

@@ -117,6 +117,7 @@ class SessionModels : public testing::Test {
     p.model.library = library_.get();
     p.model.skills = skills_.get();
     p.model.options.questions_max = questions_max_;
+    p.model.options.context_bytes_max = context_bytes_max_;
     return Session::create(request_, std::move(p));
   }
   SessionEvent run() {
@@ -136,6 +137,7 @@ class SessionModels : public testing::Test {
   FakeModel model_;
   ListSink sink_;
   int questions_max_ = 3;
+  int64_t context_bytes_max_ = 0;
 };
 
 // An operator of a user's own has no template family.
@@ -234,6 +236,31 @@ TEST_F(SessionModels, TellsTheModelTheOperatorTheRulesAndWhatWasTried) {
   // Without memory nothing of the past is shown, whatever there is.
   EXPECT_EQ(r[0].prompt.find("# Attempts"), std::string::npos);
   EXPECT_NE(r[0].prompt.find("column order"), std::string::npos);
+}
+
+TEST_F(SessionModels, AQuestionFitsASmallContext) {
+  context_bytes_max_ = 6000;
+  model_.answers = {program("free=80"), program("free=70", 1), program("free=60", 2)};
+  run();
+  ASSERT_EQ(model_.requests.size(), 3U);
+  for (const auto& r : model_.requests) {
+    EXPECT_LE(r.stable.size() + r.prompt.size(), 6000U) << r.stable << r.prompt;
+    EXPECT_LE(r.tokens_max, 1500);
+    // What no answer can do without is there, and so are the rules that fit.
+    for (const char* text : {"p[0] = x: in, f32 [M,N]", "AVX2", "<CODE>", "# Rules\n\n#"})
+      EXPECT_NE(r.stable.find(text), std::string::npos) << text;
+    EXPECT_NE(r.prompt.find("# Now"), std::string::npos);
+  }
+  EXPECT_NE(model_.requests[1].prompt.find("# The program 'toy.rows rows="), std::string::npos);
+}
+
+TEST_F(SessionModels, AContextTooSmallForTheOperatorHoldsItAllTheSame) {
+  context_bytes_max_ = 100;
+  model_.answers = {program("free=80")};
+  run();
+  ASSERT_FALSE(model_.requests.empty());
+  EXPECT_NE(model_.requests[0].stable.find("p[0] = x: in, f32 [M,N]"), std::string::npos);
+  EXPECT_EQ(model_.requests[0].prompt.find("# Notes"), std::string::npos);
 }
 
 TEST_F(SessionModels, RepairsALineageAtMostFiveTimes) {
