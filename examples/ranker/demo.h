@@ -18,7 +18,7 @@ struct DemoOptions {
   std::string trace;
   std::string out = "out/demo";
   std::string device = "cpu";  // or "cuda:0"
-  double tuning_duty = 0.02;    // of a device
+  double tuning_duty = 0.02;   // of a device
   int batch_max = 8;
   int threads = 2;
   double tuning_seconds_max = 200;

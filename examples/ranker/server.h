@@ -24,7 +24,7 @@ struct ServerOptions {
   int threads = 2;             // inference threads, one intra-op thread each
   std::string port_file;       // written with the port once the server listens
   bool paused = false;         // start with evolution paused
-  double tuning_duty = 0.02;    // share of a device's time for sessions, between requests
+  double tuning_duty = 0.02;   // share of a device's time for sessions, between requests
   std::string device = "cpu";  // or "cuda:0"
   int parent = 0;              // end when this process, which started the server, does; 0: no such one
 };
