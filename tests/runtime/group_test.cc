@@ -97,6 +97,14 @@ class GroupRuntime : public ::testing::Test {
     return false;
   }
 
+  // The version from which on the kernel serves; 0: it never did. Mostly 1, but a rank that has not read its cache yet
+  // declines, and then it is proposed again.
+  uint64_t step_until_taken() {
+    uint64_t taken = 0;
+    step_until([&](uint64_t v) { return !library && (taken = v) != 0; });
+    return taken;
+  }
+
   TempDir dir;
   std::vector<std::unique_ptr<Rank>> ranks;
   uint64_t n = 0;
@@ -110,23 +118,24 @@ TEST_F(GroupRuntime, AVerifiedKernelIsTakenAtOneStepAndGivenBackAtOne) {
   EXPECT_EQ(ranks[0]->serve(), 8) << "before it joins, a rank is served by the library";
   EXPECT_THAT(ranks[0]->runtime->explain(ranks[0]->handle, {{"M", 64}})->rollout, HasSubstr("not joined"));
   join();
-  ASSERT_TRUE(step_until([&](uint64_t v) { return v == 1; })) << ranks[0]->events() << ranks[1]->events();
-  EXPECT_FALSE(library);
+  const uint64_t taken = step_until_taken();
+  ASSERT_NE(taken, 0u) << ranks[0]->events() << ranks[1]->events();
+  const std::string version = "group version " + std::to_string(taken);
   EXPECT_THAT(ranks[0]->events(), HasSubstr("group proposed"));
   ASSERT_TRUE(step_until([&](uint64_t) {
-    return ranks[0]->events().find("by group version 1") != std::string::npos &&
-           ranks[1]->events().find("by group version 1") != std::string::npos;
+    return ranks[0]->events().find("by " + version) != std::string::npos &&
+           ranks[1]->events().find("by " + version) != std::string::npos;
   }));
   for (auto& r : ranks) {
     const auto e = r->runtime->explain(r->handle, {{"M", 64}});
     EXPECT_EQ(e->kernel, "affine.f32.affine_rows");
-    EXPECT_EQ(e->rollout, "group version 1");
+    EXPECT_EQ(e->rollout, version);
     EXPECT_EQ(r->runtime->explain(r->handle, {{"M", 65}})->rung, "fallback") << "no regions in a group";
-    EXPECT_THAT(r->runtime->metrics(), HasSubstr("niche_group_version 1"));
+    EXPECT_THAT(r->runtime->metrics(), HasSubstr("niche_group_version " + std::to_string(taken)));
     EXPECT_EQ(r->group->status().serving.size(), 1u);
   }
   ASSERT_TRUE(step_until([&](uint64_t) { return ranks[1]->group->roll_back().ok(); }));
-  ASSERT_TRUE(step_until([&](uint64_t v) { return v > 1; })) << ranks[0]->events();
+  ASSERT_TRUE(step_until([&](uint64_t v) { return v > taken; })) << ranks[0]->events();
   EXPECT_TRUE(library);
   for (auto& r : ranks) {
     EXPECT_EQ(r->group->status().fault, "");
@@ -141,9 +150,9 @@ TEST_F(GroupRuntime, ARankOnWhichTheKernelIsSlowerTakesTheGroupBack) {
   plant(cache, kN, {.symbol = "affine_slow"});
   start(cache, cache);
   join();
-  ASSERT_TRUE(step_until([&](uint64_t v) { return v == 1; })) << ranks[0]->events();
-  EXPECT_FALSE(library);
-  ASSERT_TRUE(step_until([&](uint64_t v) { return v > 1; }, 0.5F, 43.0F)) << ranks[1]->events();
+  const uint64_t taken = step_until_taken();
+  ASSERT_NE(taken, 0u) << ranks[0]->events();
+  ASSERT_TRUE(step_until([&](uint64_t v) { return v > taken; }, 0.5F, 43.0F)) << ranks[1]->events();
   EXPECT_TRUE(library);
   ASSERT_TRUE(
       step_until([&](uint64_t) { return ranks[1]->events().find("rolled back") != std::string::npos; }));
@@ -167,12 +176,13 @@ TEST_F(GroupRuntime, ARankThatComesBackTakesWhatTheOthersServe) {
   plant(cache, kN, {});
   start(cache, cache);
   join();
-  ASSERT_TRUE(step_until([&](uint64_t v) { return v == 1; })) << ranks[0]->events();
+  const uint64_t taken = step_until_taken();
+  ASSERT_NE(taken, 0u) << ranks[0]->events();
   ranks[1].reset();
   ranks[1] = std::make_unique<Rank>(board(), cache, 1, 2);
   EXPECT_EQ(ranks[1]->serve(), 8);
   ranks[1]->join();
-  EXPECT_EQ(step(), 1u);
+  EXPECT_EQ(step(), taken);
   EXPECT_FALSE(library);
 }
 
