@@ -227,7 +227,7 @@ AtenOp::Table table() {
               {{"max_events", 100, 0, 1e12, true}},
               {"i64"}};
   t.may_be_empty = {"E", "W"};
-  t.derive = [](const Definition& d, std::span<int64_t> axes) {
+  t.derive = [](const Definition&, std::span<int64_t> axes) {
     axes[F2] = 2 * axes[F];
     if (axes[E] == 0 && axes[W] > 0)
       return invalid("operator 'batch_event_truncate': " + std::to_string(axes[W]) +
