@@ -108,13 +108,12 @@ class LinearMmaFamily : public CudaSpaceFamily {
 
   CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
-    const int64_t n = d.const_extents()[1], k = d.const_extents()[2];
     CudaKernelSource s;
     CudaSource text;
     let_epilogue(text, d);
     s.text = text.type("T", element(d))
-                 .let("N", n)
-                 .let("K", k)
+                 .let("N", d.const_extents()[1])
+                 .let("K", d.const_extents()[2])
                  .let("WARPS", v["warps"])
                  .let("TILES", v["tiles"])
                  .let("COLUMNS", v["columns"])
@@ -124,15 +123,7 @@ class LinearMmaFamily : public CudaSpaceFamily {
                  .body(kBody)
                  .body(linear_add_up())
                  .take();
-    dispatch::CudaPhase p;
-    p.symbol = "run";
-    p.factors = {{0, v["columns"] * 8}, {1, v["tiles"] * 16}, {2, k / v["split"]}};
-    p.threads = v["warps"] * 32;
-    p.shared_bytes = shared_bytes(v);
-    s.plan.phases = {p};
-    s.limits = any_problem(d, 16);
-    s.limits.var[0].hi = 1024;
-    share_k(&s, t, v["split"], v["columns"] * 8, n);
+    plan_tiles(&s, d, t, {v["columns"] * 8, v["tiles"] * 16, v["split"], v["warps"] * 32, shared_bytes(v)});
     s.kernel_name = kernel_name(d, t, point);
     return s;
   }

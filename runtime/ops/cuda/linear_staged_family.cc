@@ -115,13 +115,12 @@ class LinearStagedFamily : public CudaSpaceFamily {
 
   CudaKernelSource schedule(const Definition& d, const CudaTarget& t, const Point& point) const override {
     const View v(*this, point);
-    const int64_t n = d.const_extents()[1], k = d.const_extents()[2];
     CudaKernelSource s;
     CudaSource text;
     let_epilogue(text, d);
     s.text = text.type("T", element(d))
-                 .let("N", n)
-                 .let("K", k)
+                 .let("N", d.const_extents()[1])
+                 .let("K", d.const_extents()[2])
                  .let("STEP", kStep)
                  .let("PITCH", kPitch)
                  .let("WARPS", v["warps"])
@@ -133,15 +132,7 @@ class LinearStagedFamily : public CudaSpaceFamily {
                  .body(kBody)
                  .body(linear_add_up())
                  .take();
-    dispatch::CudaPhase p;
-    p.symbol = "run";
-    p.factors = {{0, v["columns"] * 8}, {1, rows(v)}, {2, k / v["split"]}};
-    p.threads = v["warps"] * 32;
-    p.shared_bytes = shared_bytes(v);
-    s.plan.phases = {p};
-    s.limits = any_problem(d, 16);
-    s.limits.var[0].hi = 1024;
-    share_k(&s, t, v["split"], v["columns"] * 8, n);
+    plan_tiles(&s, d, t, {v["columns"] * 8, rows(v), v["split"], v["warps"] * 32, shared_bytes(v)});
     s.kernel_name = kernel_name(d, t, point);
     return s;
   }

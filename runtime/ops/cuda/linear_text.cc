@@ -34,10 +34,19 @@ void let_epilogue(CudaSource& source, const Definition& d) {
   source.let("BIAS", d.attr("has_bias") != 0).let("ACTIVATION", static_cast<int64_t>(d.attr("activation")));
 }
 
-void share_k(CudaKernelSource* s, const CudaTarget& t, int split, int columns, int64_t n) {
-  if (split == 1) return;
-  s->limits.var[0].hi = columns;  // what the workspace has room for
-  s->plan.workspace_bytes = int64_t{split} * columns * n * 4;
+void plan_tiles(CudaKernelSource* s, const Definition& d, const CudaTarget& t, const LinearTile& tile) {
+  const int64_t n = d.const_extents()[1], k = d.const_extents()[2];
+  dispatch::CudaPhase run;
+  run.symbol = "run";
+  run.factors = {{0, tile.columns}, {1, tile.rows}, {2, k / tile.split}};
+  run.threads = tile.threads;
+  run.shared_bytes = tile.shared_bytes;
+  s->plan.phases = {run};
+  s->limits = any_problem(d, 16);
+  s->limits.var[0].hi = 1024;
+  if (tile.split == 1) return;
+  s->limits.var[0].hi = tile.columns;  // what the workspace has room for
+  s->plan.workspace_bytes = int64_t{tile.split} * tile.columns * n * 4;
   dispatch::CudaPhase add;
   add.symbol = "add_up";
   add.factors = {{0, 1}, {1, 256}};
