@@ -176,30 +176,31 @@ void CacheFlags::add_to(CLI::App& app) {
 
 namespace {
 
+// What environments a cache's directory holds, each in a directory of its own.
+std::vector<std::filesystem::path> environments_in(const std::string& dir) {
+  std::vector<std::filesystem::path> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored))
+    if (std::filesystem::exists(entry.path() / "environment.txt", ignored)) found.push_back(entry.path());
+  return found;
+}
+
 // What a command that found no cache of its own environment must say: which others are there, and what makes them
 // others. Most often it is an operator library that was not named.
 std::string other_environments(const std::string& dir, const kernels_cache::Environment& mine) {
   constexpr int kShown = 3;
   std::string text;
   int others = 0;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
-    std::ifstream in(entry.path() / "environment.txt");
-    if (!in || entry.path().filename() == mine.directory_name() || ++others > kShown) continue;
+  for (const auto& path : environments_in(dir)) {
+    std::ifstream in(path / "environment.txt");
+    if (!in || path.filename() == mine.directory_name() || ++others > kShown) continue;
     std::ostringstream theirs;
     theirs << in.rdbuf();
-    text += "\n  " + entry.path().filename().string() + ": " +
+    text += "\n  " + path.filename().string() + ": " +
             kernels_cache::describe_difference(theirs.str(), mine.canonical_text());
   }
   if (others > kShown) text += "\n  and " + std::to_string(others - kShown) + " more";
   return text.empty() ? text : "; other environments are there (theirs != this command's):" + text;
-}
-
-bool holds_environments(const std::string& dir) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored))
-    if (std::filesystem::exists(entry.path() / "environment.txt", ignored)) return true;
-  return false;
 }
 
 }  // namespace
@@ -221,7 +222,8 @@ Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(kernels_cac
 }
 
 Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open_existing() const {
-  if (!holds_environments(dir)) return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
+  if (environments_in(dir).empty())
+    return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
   auto looked = open(kernels_cache::Access::kReadOnly);
   if (!looked.ok()) return looked.status();
   looked->reset();
@@ -229,7 +231,8 @@ Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open_existing() 
 }
 
 Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open_root() const {
-  if (!holds_environments(dir)) return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
+  if (environments_in(dir).empty())
+    return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
   return open(kernels_cache::Access::kReadWrite);
 }
 
