@@ -3,27 +3,17 @@
 
 usage: cli_test.py NICHE SOURCE_DIR
 """
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 
-NICHE, SOURCE = sys.argv[1], sys.argv[2]
-SECONDS = 120
+from niche_program import NICHE, SECONDS, SOURCE, niche
 
 KERNEL = """// niche: phase run tasks=M{words}
 extern "C" void run(const void* raw, long begin, long end) { (void)raw, (void)begin, (void)end; }
 """
-
-
-def niche(*args, expect=None):
-    done = subprocess.run([NICHE, *args], capture_output=True, text=True, timeout=SECONDS)
-    if expect is not None:
-        assert done.returncode == expect, (args, done.returncode, done.stderr)
-    return done
 
 
 def tending_a_cache_that_is_not_there_makes_none(directory):
@@ -94,78 +84,6 @@ def a_killed_session_is_shown_as_killed(cache):
     assert " killed " in rows[1], rows
 
 
-def python_with_torch():
-    names = [os.environ.get("NICHE_TEST_PYTHON", ""), SOURCE + "/.venv-bench/bin/python3", SOURCE + "/.venv/bin/python3", "python3"]
-    for name in filter(None, names):
-        try:
-            if subprocess.run([name, "-I", "-c", "import torch"], capture_output=True, timeout=SECONDS).returncode == 0:
-                return name
-        except OSError:
-            pass
-    return None
-
-
-SWIGLU = """// niche: preamble
-// niche: phase run tasks=M
-extern "C" void run(const NicheKernelArgs* k, long begin, long end) {{
-  const float* x = (const float*)k->p[0];
-  const float* gate = (const float*)k->p[1];
-  float* y = (float*)k->p[2];
-  const float limit = (float)k->a[0];
-  for (long i = begin * 1024; i < end * 1024; i += 8) {{
-    const nv::f32x8 v = nv::load<8>(x + i), silu = v * nv::sigmoid(v);
-    nv::store(y + i, (silu > limit ? nv::f32x8{{}} + limit : silu) * nv::load<8>(gate + i){wrong});
-  }}
-}}
-"""
-
-
-def a_reference_in_python_judges_kernels(directory):
-    op = SOURCE + "/examples/user_ops/capped_swiglu.json"
-    kernel = os.path.join(directory, "swiglu.cc")
-
-    def judge(wrong, *more):
-        with open(kernel, "w", encoding="ascii") as f:
-            f.write(SWIGLU.format(wrong=wrong))
-        return niche("evaluate", kernel, "--definition", op, "--problem", "M=4", *more)
-
-    done = judge("", "--python", "/no/such/python")
-    assert done.returncode != 0 and "the reference is Python" in done.stderr and "/no/such/python" in done.stderr, done.stderr
-    python = python_with_torch()
-    if python is None:
-        print("SKIPPED: no Python with torch (NICHE_TEST_PYTHON names one)")
-        return
-    done = judge(" * 1.001f", "--python", python)
-    verdict = json.loads(done.stdout)
-    assert done.returncode == 3 and verdict["failed_gate"] in ("smoke", "correctness"), (done.returncode, verdict)
-    assert "'y'" in verdict["reason"], verdict
-    done = judge("", "--python", python)
-    verdict = json.loads(done.stdout)
-    assert done.returncode in (0, 3) and verdict["failed_gate"] not in ("smoke", "correctness"), (done.returncode, verdict)
-    assert verdict["correctness_points"] > 0 and 0 < verdict["max_error"] <= 1, verdict
-    # A whole session: its kernels come from a proposer, its answers from Python.
-    answer, cache = os.path.join(directory, "swiglu"), os.path.join(directory, "python-cache")
-    with open(answer, "w", encoding="ascii") as f:
-        f.write("<NAME>one pass</NAME><DESCRIPTION>no temporary</DESCRIPTION><CODE>\n" + SWIGLU.format(wrong="") + "</CODE>")
-    done = niche("evolve", "--definition", op, "--problem", "M=64", "--cache", cache, "--seconds", "90", "--python", python,
-                 "--proposer", f"exec:cat {answer}", "--questions", "1", expect=0)
-    assert "1 tried" in done.stdout and "1 kernels committed" in done.stdout, (done.stdout, done.stderr)
-
-
-SQUARED = """// niche: preamble
-// niche: phase run tasks=M
-extern "C" void run(const NicheKernelArgs* k, long begin, long end) {
-  const float* x = (const float*)k->p[0];
-  float* y = (float*)k->p[1];
-  for (long i = begin * 1024; i < end * 1024; i += 8) {
-    const nv::f32x8 v = nv::load<8>(x + i), positive = v > 0 ? v : nv::f32x8{};
-    nv::store(y + i, positive * positive);
-  }
-}
-"""
-OWN = ["--definition", SOURCE + "/examples/user_ops/squared_relu.json"]
-
-
 def a_missing_cache_is_an_error_and_is_not_made(directory):
     typo = os.path.join(directory, "no", "cahce")
     explain = ["explain", "--op", "rms_norm", "--const", "N=1024", "M=4"]
@@ -181,53 +99,13 @@ def a_missing_cache_is_an_error_and_is_not_made(directory):
     assert os.listdir(empty) == [], os.listdir(empty)
 
 
-def a_kernel_by_hand_reaches_a_cache(directory):
-    kernel, cache, shared = (os.path.join(directory, name) for name in ("squared.cc", "hand", "shared"))
-    with open(kernel, "w", encoding="ascii") as f:
-        f.write(SQUARED)
-    os.mkdir(shared)
-    os.chmod(shared, 0o777)
-    judge = ["evaluate", kernel, *OWN, "--problem", "M=64", "--commit"]
-    done = niche(*judge, shared, expect=1)
-    assert shared in done.stderr and done.stdout == "", (done.stdout, done.stderr)
-    assert os.listdir(shared) == []
-    done = niche(*judge, cache, expect=0)
-    assert json.loads(done.stdout)["status"] == "FASTER", done.stdout
-    assert "committed squared_relu.f32.file." in done.stderr, done.stderr
-    shown = json.loads(niche("explain", *OWN, "--cache", cache, "M=64", "--json", expect=0).stdout)
-    assert [k["name"].startswith("squared_relu.f32.file.") for k in shown["kernels"]] == [True], shown
-    assert shown["kernels"][0]["guard"] and shown["kernels"][0]["verified_unix_ns"] > 0, shown
-    done = niche("cache", "verify", "--cache", cache, "--op-library", OWN[1], expect=0)
-    assert "1 good, 0 bad" in done.stdout, done.stdout
-    # Without the library it is another environment: the refusal says so, and nothing is made.
-    made = os.listdir(cache)
-    for command in (["list"], ["verify"], ["verify", "--remove"], ["export", os.path.join(directory, "none")],
-                    ["quarantine", "x", "--reason", "y"], ["forgive", "x"]):
-        done = niche("cache", *command, "--cache", cache, expect=1)
-        assert "nothing of this environment" in done.stderr and "op_libraries: 'squared_relu.json " in done.stderr, done.stderr
-        assert os.listdir(cache) == made, command
-
-
 def an_operator_without_a_family_needs_a_proposer(directory):
-    answer, cache = os.path.join(directory, "answer"), os.path.join(directory, "own")
-    with open(answer, "w", encoding="ascii") as f:
-        f.write(f"<NAME>one pass</NAME><DESCRIPTION>no temporary</DESCRIPTION><CODE>\n{SQUARED}</CODE>")
-    evolve = ["evolve", *OWN, "--problem", "M=64", "--cache", cache, "--seconds", "60"]
-    done = niche(*evolve, expect=1)
+    cache = os.path.join(directory, "own")
+    own = ["--definition", SOURCE + "/examples/user_ops/squared_relu.json", "--cache", cache]
+    done = niche("evolve", *own, "--problem", "M=64", "--seconds", "60", expect=1)
     assert "no template family of 'squared_relu'" in done.stderr and "no proposer" in done.stderr, done.stderr
-    shown = niche("explain", *OWN, "--cache", cache, "M=64", expect=0).stdout
+    shown = niche("explain", *own, "M=64", expect=0).stdout
     assert "no family and no proposer" in shown, shown
-    done = niche(*evolve, "--proposer", f"exec:cat {answer}", "--questions", "1", expect=0)
-    assert "1 kernels committed" in done.stdout, (done.stdout, done.stderr)
-    # Not a terminal: a line for each event.
-    assert "\r" not in done.stderr and "\033" not in done.stderr, done.stderr
-    assert "best screened" in done.stderr and "confirmed" in done.stderr, done.stderr
-    rows = niche("sessions", "--cache", cache, expect=0).stdout
-    assert "confirmed" in rows and "screened" in rows, rows
-    # One program with one result makes no pair for DPO.
-    done = niche("export", "--cache", cache, "--format", "dpo", expect=3)
-    assert "nothing to export" in done.stderr and done.stdout == "", (done.stdout, done.stderr)
-    niche("export", "--cache", cache, "--format", "jsonl", expect=0)
 
 
 def typing_errors_name_what_is_near():
@@ -275,9 +153,7 @@ def main():
         a_problem_names_each_variable_axis_once(directory)
         the_first_signal_ends_a_session_and_the_second_the_program(cache)
         a_killed_session_is_shown_as_killed(cache)
-        a_reference_in_python_judges_kernels(directory)
         a_missing_cache_is_an_error_and_is_not_made(directory)
-        a_kernel_by_hand_reaches_a_cache(directory)
         an_operator_without_a_family_needs_a_proposer(directory)
         typing_errors_name_what_is_near()
         values_that_cannot_be_are_told_before_anything_starts(directory)

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Kernels that the `niche` program judges by time: by hand, from a proposer, with a reference in Python.
+
+usage: judged_test.py NICHE SOURCE_DIR
+
+A judge on a loaded machine may find too little evidence for a good kernel; what is to be committed is tried a few times.
+"""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+
+from niche_program import SECONDS, SOURCE, niche
+
+TRIES = 5
+
+SQUARED = """// niche: preamble
+// niche: phase run tasks=M
+extern "C" void run(const NicheKernelArgs* k, long begin, long end) {
+  const float* x = (const float*)k->p[0];
+  float* y = (float*)k->p[1];
+  for (long i = begin * 1024; i < end * 1024; i += 8) {
+    const nv::f32x8 v = nv::load<8>(x + i), positive = v > 0 ? v : nv::f32x8{};
+    nv::store(y + i, positive * positive);
+  }
+}
+"""
+OWN = ["--definition", SOURCE + "/examples/user_ops/squared_relu.json"]
+
+SWIGLU = """// niche: preamble
+// niche: phase run tasks=M
+extern "C" void run(const NicheKernelArgs* k, long begin, long end) {{
+  const float* x = (const float*)k->p[0];
+  const float* gate = (const float*)k->p[1];
+  float* y = (float*)k->p[2];
+  const float limit = (float)k->a[0];
+  for (long i = begin * 1024; i < end * 1024; i += 8) {{
+    const nv::f32x8 v = nv::load<8>(x + i), silu = v * nv::sigmoid(v);
+    nv::store(y + i, (silu > limit ? nv::f32x8{{}} + limit : silu) * nv::load<8>(gate + i){wrong});
+  }}
+}}
+"""
+CAPPED = ["--definition", SOURCE + "/examples/user_ops/capped_swiglu.json"]
+
+
+def written(directory, name, text):
+    path = os.path.join(directory, name)
+    with open(path, "w", encoding="ascii") as f:
+        f.write(text)
+    return path
+
+
+def answered(directory, name, program):
+    """A proposer that answers every question with this program."""
+    text = f"<NAME>one pass</NAME><DESCRIPTION>no temporary</DESCRIPTION><CODE>\n{program}</CODE>"
+    return ["--proposer", "exec:cat " + written(directory, name, text), "--questions", "1"]
+
+
+def committed(cache, attempt):
+    """attempt(cache) until the judge finds the kernel faster, each time in a cache of its own; any other refusal ends it."""
+    tries = []
+    for n in range(TRIES):
+        of_try = f"{cache}{n}"
+        done = attempt(of_try)
+        tries.append(f"try {n + 1}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        if done.returncode == 0 and "0 kernels committed" not in done.stdout:
+            return of_try, done
+        if "rejected at timing" not in done.stdout and '"failed_gate": "timing"' not in done.stdout:
+            break
+    raise AssertionError("not committed\n" + "\n".join(tries))
+
+
+def a_kernel_by_hand_reaches_a_cache(directory):
+    shared = os.path.join(directory, "shared")
+    os.mkdir(shared)
+    os.chmod(shared, 0o777)
+    judge = ["evaluate", written(directory, "squared.cc", SQUARED), *OWN, "--problem", "M=64", "--commit"]
+    done = niche(*judge, shared, expect=1)
+    assert shared in done.stderr and done.stdout == "", (done.stdout, done.stderr)
+    assert os.listdir(shared) == []
+    cache, done = committed(os.path.join(directory, "hand"), lambda of_try: niche(*judge, of_try))
+    assert json.loads(done.stdout)["status"] == "FASTER", done.stdout
+    assert "committed squared_relu.f32.file." in done.stderr, done.stderr
+    shown = json.loads(niche("explain", *OWN, "--cache", cache, "M=64", "--json", expect=0).stdout)
+    assert [k["name"].startswith("squared_relu.f32.file.") for k in shown["kernels"]] == [True], shown
+    assert shown["kernels"][0]["guard"] and shown["kernels"][0]["verified_unix_ns"] > 0, shown
+    done = niche("cache", "verify", "--cache", cache, "--op-library", OWN[1], expect=0)
+    assert "1 good, 0 bad" in done.stdout, done.stdout
+    # Without the library it is another environment: the refusal says so, and nothing is made.
+    made = os.listdir(cache)
+    for command in (["list"], ["verify"], ["verify", "--remove"], ["export", os.path.join(directory, "none")],
+                    ["quarantine", "x", "--reason", "y"], ["forgive", "x"]):
+        done = niche("cache", *command, "--cache", cache, expect=1)
+        assert "nothing of this environment" in done.stderr and "op_libraries: 'squared_relu.json " in done.stderr, done.stderr
+        assert os.listdir(cache) == made, command
+
+
+def a_proposer_evolves_an_operator_without_a_family(directory):
+    evolve = ["evolve", *OWN, "--problem", "M=64", "--seconds", "60", *answered(directory, "squared", SQUARED)]
+    cache, done = committed(os.path.join(directory, "own"), lambda of_try: niche(*evolve, "--cache", of_try))
+    assert "1 kernels committed" in done.stdout, (done.stdout, done.stderr)
+    # Not a terminal: a line for each event.
+    assert "\r" not in done.stderr and "\033" not in done.stderr, done.stderr
+    assert "best screened" in done.stderr and "confirmed" in done.stderr, done.stderr
+    rows = niche("sessions", "--cache", cache, expect=0).stdout
+    assert "confirmed" in rows and "screened" in rows, rows
+    # One program with one result makes no pair for DPO.
+    done = niche("export", "--cache", cache, "--format", "dpo", expect=3)
+    assert "nothing to export" in done.stderr and done.stdout == "", (done.stdout, done.stderr)
+    niche("export", "--cache", cache, "--format", "jsonl", expect=0)
+
+
+def python_with_torch():
+    names = [os.environ.get("NICHE_TEST_PYTHON", ""), SOURCE + "/.venv-bench/bin/python3", SOURCE + "/.venv/bin/python3", "python3"]
+    for name in filter(None, names):
+        try:
+            if subprocess.run([name, "-I", "-c", "import torch"], capture_output=True, timeout=SECONDS).returncode == 0:
+                return name
+        except OSError:
+            pass
+    return None
+
+
+def a_reference_in_python_judges_kernels(directory):
+    def judge(wrong, *more):
+        kernel = written(directory, "swiglu.cc", SWIGLU.format(wrong=wrong))
+        return niche("evaluate", kernel, *CAPPED, "--problem", "M=4", *more)
+
+    done = judge("", "--python", "/no/such/python")
+    assert done.returncode != 0 and "the reference is Python" in done.stderr and "/no/such/python" in done.stderr, done.stderr
+    python = python_with_torch()
+    if python is None:
+        print("SKIPPED: no Python with torch (NICHE_TEST_PYTHON names one)")
+        return
+    done = judge(" * 1.001f", "--python", python)
+    verdict = json.loads(done.stdout)
+    assert done.returncode == 3 and verdict["failed_gate"] in ("smoke", "correctness"), (done.returncode, verdict)
+    assert "'y'" in verdict["reason"], verdict
+    done = judge("", "--python", python)
+    verdict = json.loads(done.stdout)
+    assert done.returncode in (0, 3) and verdict["failed_gate"] not in ("smoke", "correctness"), (done.returncode, verdict)
+    assert verdict["correctness_points"] > 0 and 0 < verdict["max_error"] <= 1, verdict
+    # A whole session: its kernels come from a proposer, its answers from Python.
+    evolve = ["evolve", *CAPPED, "--problem", "M=64", "--seconds", "90", "--python", python,
+              *answered(directory, "swiglu", SWIGLU.format(wrong=""))]
+    _, done = committed(os.path.join(directory, "python-cache"), lambda of_try: niche(*evolve, "--cache", of_try))
+    assert "1 tried" in done.stdout and "1 kernels committed" in done.stdout, (done.stdout, done.stderr)
+
+
+def main():
+    directory = tempfile.mkdtemp(prefix="niche-judged-")
+    try:
+        a_kernel_by_hand_reaches_a_cache(directory)
+        a_proposer_evolves_an_operator_without_a_family(directory)
+        a_reference_in_python_judges_kernels(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print("all held")
+
+
+if __name__ == "__main__":
+    main()
