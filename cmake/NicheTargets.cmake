@@ -1,6 +1,7 @@
 # niche_library(NAME SOURCES ... [PUBLIC libs] [PRIVATE libs]): one static, position-independent target a folder.
-# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [SERIAL] [SANITIZED | RACES]): one GoogleTest
-# program, registered with CTest case by case and labelled. SERIAL: no other test beside it. SANITIZED: of the concurrent parts and the
+# niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [GROUPS ...] [SERIAL] [SANITIZED | RACES]): one
+# GoogleTest program, registered with CTest case by case and labelled. GROUPS: of these ("Suite.Case") all parameters are one test of
+# CTest, in one process, where a process's start costs more than a parameter; a failure names its parameters. SERIAL: no other test beside it. SANITIZED: of the concurrent parts and the
 # parsers, also built by niche_sanitized_tests and run under the sanitizers in CI. RACES: under the thread sanitizer alone.
 add_custom_target(niche_sanitized_tests)
 
@@ -29,7 +30,7 @@ function(niche_library name)
 endfunction()
 
 function(niche_test name)
-  cmake_parse_arguments(A "SANITIZED;RACES;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(A "SANITIZED;RACES;SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS;GROUPS" ${ARGN})
   if(A_SANITIZED OR (A_RACES AND NICHE_SANITIZE STREQUAL "thread"))
     string(APPEND A_LABEL "_sanitized")  # one label: gtest_discover_tests cannot pass a list
     add_dependencies(niche_sanitized_tests ${name})
@@ -41,6 +42,17 @@ function(niche_test name)
   target_link_libraries(${name} PRIVATE ${A_LIBS} GTest::gtest GTest::gtest_main)
   # A test's own text, not what it tests: half the time to compile (dispatcher_test.cc: 8.5 s of CPU time for 16.3).
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1 -g1>)
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${A_LABEL}" TIMEOUT ${A_TIMEOUT} RUN_SERIAL ${A_SERIAL})
+  set(_properties LABELS "${A_LABEL}" TIMEOUT ${A_TIMEOUT} RUN_SERIAL ${A_SERIAL})
+  set(_others)
+  foreach(_group ${A_GROUPS})
+    add_test(NAME "${_group}" COMMAND ${name} "--gtest_filter=${_group}/*")
+    set_tests_properties("${_group}" PROPERTIES ${_properties} FAIL_REGULAR_EXPRESSION "Running 0 tests")
+    list(APPEND _others "${_group}/*")
+  endforeach()
+  if(_others)
+    list(JOIN _others ":" _others)
+    set(_others TEST_FILTER "-${_others}")
+  endif()
+  gtest_discover_tests(${name} ${_others} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES ${_properties})
 endfunction()
