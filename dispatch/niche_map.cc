@@ -29,7 +29,10 @@ struct Cell {
 
 std::string place(const MeasuredPoint& p, int axes) {
   std::string s = "[";
-  for (int i = 0; i < axes; ++i) s += (i == 0 ? "" : ",") + std::to_string(p.axes[static_cast<size_t>(i)]);
+  for (int i = 0; i < axes; ++i) {
+    if (i != 0) s += ',';
+    s += std::to_string(p.axes[static_cast<size_t>(i)]);
+  }
   return s + "]";
 }
 

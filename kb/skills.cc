@@ -199,7 +199,10 @@ Result<std::vector<Skill>> SkillBook::elsewhere(const std::string& op, const std
 
 Status SkillBook::shown(const std::vector<int64_t>& ids, bool helped) {
   std::string list;
-  for (int64_t id : ids) list += (list.empty() ? "" : ",") + std::to_string(id);
+  for (int64_t id : ids) {
+    if (!list.empty()) list += ',';
+    list += std::to_string(id);
+  }
   if (list.empty()) return {};
   return run("UPDATE skills SET shown=shown+1, helped=helped+" + std::string(helped ? "1" : "0") +
              " WHERE id IN (" + list + ")");
@@ -214,7 +217,7 @@ std::string quoted(std::string_view text) {
       out += c;
   }
   for (const char* tag : {"<NAME>", "<DESCRIPTION>", "<CODE>", "<DIFF>", "</"})
-    for (size_t at; (at = out.find(tag)) != std::string::npos;) out.replace(at, 1, "(");
+    for (size_t at; (at = out.find(tag)) != std::string::npos;) out[at] = '(';
   for (size_t at; (at = out.find("```")) != std::string::npos;) out.replace(at, 3, "'''");
   return out + '\n';
 }

@@ -31,7 +31,8 @@ Status check_trusted(const struct ::stat& st, const std::string& path) {
     return unsupported(path + ": belongs to user " + std::to_string(st.st_uid) + ", not to " +
                        std::to_string(::geteuid()));
   if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    return unsupported(path + ": mode " + mode + " lets group or others write; make it 0700");
+    return unsupported(path + ": mode " + mode + " lets group or others write; make it " +
+                       (S_ISDIR(st.st_mode) ? "0700" : "0600"));
   return {};
 }
 

@@ -53,11 +53,35 @@ Choice choose(const Directory& root, const Environment& env) {
   return best;
 }
 
+// Which others are there, and what makes them others: most often an operator library that was not named.
+std::string others_in(const Directory& root, const std::string& mine) {
+  constexpr int kShown = 3;
+  auto names = root.list();
+  if (!names.ok()) return {};
+  std::string text;
+  int others = 0;
+  for (const std::string& name : *names) {
+    auto home = root.child(name, Access::kReadOnly);
+    if (!home.ok()) continue;
+    const auto theirs = read_environment(*home);
+    if (!theirs.ok() || ++others > kShown) continue;
+    text.append(others == 1 ? " " : "; ")
+        .append(name)
+        .append(": ")
+        .append(describe_difference(*theirs, mine));
+  }
+  if (others > kShown) text += "; and " + std::to_string(others - kShown) + " more";
+  return text.empty() ? text : "; other environments are there (theirs != ours):" + text;
+}
+
 }  // namespace
 
 Result<Home> open_home(const Directory& root, const Environment& environment, Access access) {
   Choice chosen = choose(root, environment);
   auto directory = root.child(chosen.name, access);
+  if (directory.status().code() == dispatch::Code::kNotFound)
+    return dispatch::not_found(root.path() + ": nothing of this environment (" + chosen.name +
+                               ") is there yet" + others_in(root, chosen.environment_text));
   if (!directory.ok()) return directory.status();
   // The text is for people and for processes without a compiler; what makes an entry ours is the tag inside
   // it. So a damaged text is written again, and no reason to lose the cache.

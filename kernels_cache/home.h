@@ -19,7 +19,7 @@ struct Home {
 
 // Opens the directory of `environment`; with kReadWrite makes it, and writes its text where that is missing or
 // damaged. An environment without a compiler takes, of those with the same running half, the one whose index
-// is newest. kNotFound: read-only and not there. kUnsupported, kIo: as Directory::open.
+// is newest. kNotFound: read-only and not there; says which other environments are, and how they differ. kUnsupported, kIo: as Directory::open.
 dispatch::Result<Home> open_home(const Directory& root, const Environment& environment, Access access);
 
 }  // namespace niche::kernels_cache

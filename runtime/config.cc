@@ -260,7 +260,7 @@ Status apply_disable_variable(RuntimeConfig* config) {
   RuntimeConfig said;
   if (!TextSetter{text, &said}(&RuntimeConfig::disable))
     return wrong_type(*find_field("disable"), "environment variable NICHE_DISABLE",
-                      "'" + std::string(text) + "'");
+                      std::string("'").append(text).append("'"));
   config->disable = config->disable || said.disable;
   return {};
 }

@@ -127,6 +127,7 @@ class Control {
   struct Shelf {
     std::unique_ptr<kernels_cache::KernelCache> cache;
     std::string problem;                   // why there is no cache, or why it cannot be written
+    bool nothing_yet = false;              // read-only, and its directory holds nothing of this environment
     bool lost = false;                     // the directory is not where its path says
     kernels_cache::CacheCounters earlier;  // of caches whose directory was lost: counters only grow
     kernels_cache::StartupReport startup;

@@ -2,6 +2,7 @@
 // commit.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "runtime/control.h"
@@ -54,7 +55,10 @@ void Control::open_cache(int device) {
   auto cache = KernelCache::open(std::move(options));
   if (!cache.ok()) {
     // A server without its cache serves the library; it does not refuse to start.
-    shelf.problem = cache.status().to_string();
+    std::error_code ignored;
+    shelf.nothing_yet = cache.status().code() == dispatch::Code::kNotFound &&
+                        std::filesystem::is_directory(config.cache_dir, ignored);
+    shelf.problem = shelf.nothing_yet ? cache.status().message() : cache.status().to_string();
     tell_unusable(shelf.problem);
     return;
   }

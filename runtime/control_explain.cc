@@ -72,7 +72,7 @@ dispatch::Result<Explanation> Control::explain(
   std::lock_guard<std::mutex> lock(mutex_);
   e.cache = host().cache ? core_->config().cache_dir + " (" + std::to_string(host().cache->entries().size()) +
                                " kernels)" + (host().problem.empty() ? "" : "; " + host().problem)
-                         : "unusable: " + host().problem;
+                         : (host().nothing_yet ? "" : "unusable: ") + host().problem;
   const auto at = definitions_.find(handle.site().definition());
   const DefinitionState* d = at == definitions_.end() ? nullptr : at->second.get();
   if (core_->config().disable) {

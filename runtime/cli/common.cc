@@ -118,6 +118,18 @@ CLI::Validator positive() {
 CLI::Validator not_negative() {
   return number("0 or a number above it", [](double v) { return v >= 0; });
 }
+CLI::Validator device_name() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const std::string_view ordinal =
+            text.starts_with("cuda:") ? std::string_view(text).substr(5) : std::string_view();
+        const bool cuda = !ordinal.empty() && ordinal.size() <= 3 &&
+                          ordinal.find_first_not_of("0123456789") == std::string_view::npos;
+        return cuda || text == "cpu" ? std::string()
+                                     : "'" + text + "' is no device: it must be cpu or cuda:N";
+      },
+      "");
+}
 CLI::Validator thread_count() {
   return CLI::Range(1, static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))));
 }
@@ -185,24 +197,6 @@ std::vector<std::filesystem::path> environments_in(const std::string& dir) {
   return found;
 }
 
-// What a command that found no cache of its own environment must say: which others are there, and what makes them
-// others. Most often it is an operator library that was not named.
-std::string other_environments(const std::string& dir, const kernels_cache::Environment& mine) {
-  constexpr int kShown = 3;
-  std::string text;
-  int others = 0;
-  for (const auto& path : environments_in(dir)) {
-    std::ifstream in(path / "environment.txt");
-    if (!in || path.filename() == mine.directory_name() || ++others > kShown) continue;
-    std::ostringstream theirs;
-    theirs << in.rdbuf();
-    text += "\n  " + path.filename().string() + ": " +
-            kernels_cache::describe_difference(theirs.str(), mine.canonical_text());
-  }
-  if (others > kShown) text += "\n  and " + std::to_string(others - kShown) + " more";
-  return text.empty() ? text : "; other environments are there (theirs != this command's):" + text;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(kernels_cache::Access access) const {
@@ -213,12 +207,7 @@ Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(kernels_cac
   options.environment = *environment;
   options.access = access;
   options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
-  auto cache = kernels_cache::KernelCache::open(std::move(options));
-  if (cache.ok() || cache.status().code() != dispatch::Code::kNotFound) return cache;
-  const std::string others = other_environments(dir, *environment);
-  if (others.empty()) return cache;
-  return dispatch::not_found("cache " + dir + ": nothing of this environment (" +
-                             environment->directory_name() + ") is there" + others);
+  return kernels_cache::KernelCache::open(std::move(options));
 }
 
 Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open_existing() const {

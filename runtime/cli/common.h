@@ -35,6 +35,8 @@ struct Workbench {
 // For options: a finite number above 0, or not below it.
 CLI::Validator positive();
 CLI::Validator not_negative();
+// "cpu" or "cuda:N".
+CLI::Validator device_name();
 // Threads of a call: from 1 to the processors of this machine. More wait for each other: no time means anything, and a
 // judge of thousands brings the machine down.
 CLI::Validator thread_count();

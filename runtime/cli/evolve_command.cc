@@ -40,7 +40,7 @@ void interrupt(int signal) {
 
 struct Options {
   DefinitionFlags definition;
-  std::string cache, store, policy = "default", device;
+  std::string cache, store, policy = "default", device = "cpu";
   std::vector<std::string> problems;
   double seconds = 60, target = 0;
   int evaluations = 2000, threads = 1, batch = 8;
@@ -124,7 +124,8 @@ class Devices {
   evolve::DeviceSession session_;
 #else
   dispatch::Status use(const evolve::SessionRequest& request, evolve::LocalSessionOptions*) {
-    return dispatch::unsupported("device '" + request.device + "': this build has no CUDA (NICHE_WITH_CUDA)");
+    return dispatch::unsupported("device '" + request.device +
+                                 "': this build has no CUDA (./dev build cuda)");
   }
 #endif
 };
@@ -165,12 +166,12 @@ int run(const Options& o) {
   request.policy = o.policy;
   request.batch = o.batch;
   request.resume = o.resume;
-  request.device = o.device;
+  if (o.device != "cpu") request.device = o.device;
   request.model = o.model;
   evolve::LocalSessionOptions session;
   session.ops = &(*bench)->ops;
   Devices devices;
-  if (o.device.empty()) {
+  if (request.device.empty()) {
     auto environment = host_environment(torch_libraries(), (*bench)->op_libraries, true);
     if (!environment.ok()) return fail(environment.status());
     session.families = &(*bench)->families;
@@ -224,7 +225,9 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   c->add_option("--batch", o->batch, "candidates a compile")->check(CLI::Range(1, 64))->capture_default_str();
   c->add_option("--policy", o->policy, "search policy")->capture_default_str();
   c->add_option("--store", o->store, "SQLite file of search trees; default: in the cache directory");
-  c->add_option("--device", o->device, "cuda:N: kernels for this GPU; default: for the CPU");
+  c->add_option("--device", o->device, "what the kernels are for: cpu, or cuda:N")
+      ->check(device_name())
+      ->capture_default_str();
   c->add_option("--seed", o->seed, "0: from the system");
   c->add_flag("--cold", o->cold, "judge with cold caches");
   c->add_flag("--resume", o->resume, "go on with this Definition's unfinished session");

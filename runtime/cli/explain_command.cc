@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 
 #include "runtime/cli/common.h"
 #include "runtime/torch/torch.h"
@@ -17,6 +18,15 @@ struct Options {
   std::string cache;
   std::vector<std::string> axes;
   bool json = false;
+};
+
+// What a Runtime says of its cache, the explanation says as well; entries that were refused are told here.
+class EntriesOnly final : public dispatch::LogSink {
+ public:
+  void write(dispatch::LogLevel, std::string_view part, std::string_view text) override {
+    if (part == "kernels_cache")
+      std::fprintf(stderr, "niche: %.*s\n", static_cast<int>(text.size()), text.data());
+  }
 };
 
 int run(const Options& o) {
@@ -41,6 +51,7 @@ int run(const Options& o) {
   config.cache_read_only = true;
   config.state_dir.clear();
   config.evolve = false;
+  config.log = std::make_shared<EntriesOnly>();
   config.http_address.clear();
   auto runtime = Runtime::create(std::move(config));
   if (!runtime.ok()) return fail(runtime.status());

@@ -135,6 +135,38 @@ TEST_F(KernelCacheTest, ABadEntryIsALoggedCountedMissAndTheRestServes) {
   }
 }
 
+TEST_F(KernelCacheTest, TheRightModeOfAFileIsThatOfAFile) {
+  auto cache = open();
+  ASSERT_TRUE(cache->commit(test_record(1)).ok());
+  const KernelId id = kernel_id(test_record(1));
+  ASSERT_EQ(::chmod(entry_path(*cache, id).c_str(), 0666), 0);
+  Miss miss;
+  EXPECT_FALSE(cache->load(id, Part::kRecordAndArtefact, &miss));
+  EXPECT_NE(miss.text.find("mode 0666 lets group or others write; make it 0600"), std::string::npos)
+      << miss.text;
+}
+
+TEST_F(KernelCacheTest, AReaderOfAnotherEnvironmentIsToldWhatMakesItAnother) {
+  auto o = options();
+  std::filesystem::create_directory(o.root);
+  o.access = Access::kReadOnly;
+  const auto refusal = [&] {
+    const auto refused = KernelCache::open(o);
+    EXPECT_EQ(refused.status().code(), dispatch::Code::kNotFound);
+    return refused.status().message();
+  };
+  EXPECT_NE(refusal().find(o.environment.directory_name() + ") is there yet"), std::string::npos)
+      << refusal();
+  EXPECT_EQ(refusal().find("other environments"), std::string::npos) << refusal();
+  for (int i = 0; i < 5; ++i) {
+    auto other = options();
+    other.environment.driver = "driver " + std::to_string(i);
+    (void)open(other);
+  }
+  EXPECT_NE(refusal().find("driver: 'driver "), std::string::npos) << refusal();
+  EXPECT_TRUE(refusal().ends_with("; and 2 more")) << refusal();
+}
+
 TEST_F(KernelCacheTest, AnEntryUnderAnotherKernelsNameIsForeign) {
   auto cache = open();
   ASSERT_TRUE(cache->commit(test_record(1)).ok());
@@ -169,7 +201,8 @@ TEST_F(KernelCacheTest, RefusesADirectoryThatOthersMayWrite) {
     auto refused = KernelCache::open(options());
     ASSERT_FALSE(refused.ok()) << path;
     EXPECT_EQ(refused.status().code(), dispatch::Code::kUnsupported);
-    EXPECT_NE(refused.status().message().find(path + ": mode 0770"), std::string::npos)
+    EXPECT_NE(refused.status().message().find(path + ": mode 0770 lets group or others write; make it 0700"),
+              std::string::npos)
         << refused.status().to_string();
     ASSERT_EQ(::chmod(path.c_str(), 0700), 0);
   }

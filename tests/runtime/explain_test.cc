@@ -13,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class Explain : public AffineRuntime {
  protected:
@@ -53,6 +54,18 @@ TEST_F(Explain, AKernelThatCannotBeginItsRolloutSaysWhy) {
   EXPECT_THAT(e.kernels[0].reason,
               AllOf(HasSubstr("no probation marks"), HasSubstr("may write to the cache")));
   EXPECT_THAT(e.why, HasSubstr("verified here, but not in service"));
+}
+
+TEST_F(Explain, AnEmptyCacheIsNoFault) {
+  auto c = config();
+  c.cache_read_only = true;
+  start(c);
+  EXPECT_THAT(at(64).cache,
+              AllOf(StartsWith(c.cache_dir + ": nothing of this environment ("), HasSubstr("is there yet")));
+  runtime.reset();
+  c.cache_dir += "/none";
+  start(c);
+  EXPECT_THAT(at(64).cache, AllOf(StartsWith("unusable: not_found"), HasSubstr("no such file")));
 }
 
 TEST_F(Explain, OutsideEveryGuardAndWithoutKernelsItSaysWhich) {

@@ -60,7 +60,8 @@ LoadResult run(const std::vector<RequestSpec>& requests, const LoadOptions& o, b
       if (s.http_status == 200)
         result.latency_ms.push_back(s.latency_ms);
       else if (result.failed++ == 0)
-        result.first_failure = "request " + std::to_string(q.id) + ": " +
+        result.first_failure = "request " + std::to_string(q.id) + " to " + o.host + ':' +
+                               std::to_string(o.port) + o.path + ": " +
                                (answer ? "status " + std::to_string(answer->status)
                                        : "no answer (" + httplib::to_string(answer.error()) + ")");
     }

@@ -102,6 +102,9 @@ int run(const Options& o) {
     std::fprintf(stderr, "niche replay: cannot write %s\n", o.json_file.c_str());
     return 2;
   }
+  if (r.failed != 0)
+    std::fprintf(stderr, "niche replay: %lld of %lld requests failed; the first: %s\n",
+                 static_cast<long long>(r.failed), static_cast<long long>(r.sent), r.first_failure.c_str());
   return r.failed == 0 ? 0 : 1;
 }
 

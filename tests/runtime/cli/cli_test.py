@@ -3,9 +3,11 @@
 
 usage: cli_test.py NICHE SOURCE_DIR
 """
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 
@@ -95,7 +97,9 @@ def a_missing_cache_is_an_error_and_is_not_made(directory):
         assert not os.path.exists(os.path.dirname(typo)) and not os.path.exists(archive), command
     empty = os.path.join(directory, "empty")
     os.mkdir(empty, 0o700)
-    niche(*explain, "--cache", empty, expect=0)
+    done = niche(*explain, "--cache", empty, expect=0)
+    assert "nothing of this environment" in done.stdout and "is there yet" in done.stdout, done.stdout
+    assert "unusable" not in done.stdout and done.stderr == "", (done.stdout, done.stderr)
     assert os.listdir(empty) == [], os.listdir(empty)
 
 
@@ -127,6 +131,8 @@ def values_that_cannot_be_are_told_before_anything_starts(directory):
             ([*evolve, *norm, "--dtype", "f16"], 1, ("f16", "lists: f32 bf16")),
             ([*evolve, *norm, "--threads", "9999"], 2, ("--threads", "9999", "not in range")),
             ([*evolve, *norm, "--threads", "0"], 2, ("--threads",)),
+            ([*evolve, *norm, "--device", "gpu"], 2, ("--device", "'gpu'", "cpu or cuda:N")),
+            ([*evolve, *norm, "--device", "cuda:"], 2, ("'cuda:'", "cpu or cuda:N")),
             ([*evolve, *norm, "--seconds", "-3"], 2, ("--seconds", "'-3' is not a number above 0")),
             ([*evolve, *norm, "--seconds", "nan"], 2, ("'nan' is not a number above 0",)),
             ([*evolve, *norm, "--model-budget", "-1"], 2, ("'-1' is not 0 or a number above it",)),
@@ -136,6 +142,19 @@ def values_that_cannot_be_are_told_before_anything_starts(directory):
         assert all(text in done.stderr for text in says), (words, done.stderr)
         assert len(done.stderr) < 500 and done.stdout == "", (words, done.stdout, done.stderr)
     assert not os.path.exists(cache)
+
+
+def a_server_that_does_not_answer_is_named(directory):
+    trace = os.path.join(directory, "trace.csv")
+    with open(trace, "w", encoding="ascii") as f:
+        f.write("TIMESTAMP,ContextTokens,GeneratedTokens\n" +
+                "".join(f"2023-11-16 18:17:0{second}.0000000,100,10\n" for second in range(4)))
+    with socket.socket() as held:  # bound and not listening: nobody else gets the port, and nobody answers
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        done = niche("replay", trace, "--port", str(port), expect=1)
+    assert f"4 of 4 requests failed; the first: request 1 to 127.0.0.1:{port}/rank: no answer" in done.stderr, done.stderr
+    assert f"127.0.0.1:{port}" in json.loads(done.stdout)["first_failure"], done.stdout
 
 
 def every_key_is_told():
@@ -157,6 +176,7 @@ def main():
         an_operator_without_a_family_needs_a_proposer(directory)
         typing_errors_name_what_is_near()
         values_that_cannot_be_are_told_before_anything_starts(directory)
+        a_server_that_does_not_answer_is_named(directory)
         every_key_is_told()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
