@@ -34,5 +34,7 @@ for name in $names; do
     *) echo "no recipe for $name" >&2; exit 2 ;;
   esac
   "$record" "$@"
-  [ -n "$only" ] || "$record" --pack "out/spaces/$name.recording" --rounds $rounds --out "bench/search/spaces/$name.space"
+  [ -n "$only" ] && continue
+  "$record" --pack "out/spaces/$name.recording" --rounds $rounds --out "bench/search/spaces/$name.space"
+  "$record" "$@" --number "bench/search/spaces/$name.space"
 done

@@ -138,6 +138,7 @@ def main():
         for f in refined[n]:
             argv += ["--refined", f] if os.path.exists(f) else []
         subprocess.run(argv, check=True)
+        subprocess.run([*args[n], "--out", target, "--number", target], check=True)
 
     jobs = [((n, r), [*args[n], "--out", rounds[n][r], "--round", str(r + 1)]) for r in range(ROUNDS) for n in ready]
     done = quiet.run(jobs, start + 0.9 * o.seconds)

@@ -6,11 +6,13 @@
 //                [--family NAME...] [--rounds 3] [--pairs 25] [--points 20000] [--batch 8] [--cold]
 //                [--threads 1] [--seconds S] [--compiler FILE --scratch DIR [--compile-only [--part I/N]]]
 //                [--isa avx2] [--only NAME=VALUE]... [--round R | --refine R --from RECORDING...] [--count]
+//                [--number SPACE]
 //   record_space --pack RECORDING... [--refined RECORDING...] --rounds 3 --out FILE
 //
 // --compile-only walks through what a recording will compile and measures nothing: for a compiler that
 // remembers. --round and --refine do one pass of a recording, so that passes can run side by side, each on its
-// own core and into its own file; --pack puts them together. --isa and --only leave points out; the space's
+// own core and into its own file; --pack puts them together. --number writes into a packed space
+// which of its points are one kernel. --isa and --only leave points out; the space's
 // name says so.
 #include <algorithm>
 #include <cstdio>
@@ -22,6 +24,7 @@
 #include "dispatch/base/clock.h"
 #include "dispatch/devices/cpu/cpu_info.h"
 #include "evolve/replay/space_recorder.h"
+#include "evolve/session/candidate_source.h"
 #include "evolve/session/session.h"
 #include "runtime/torch/worker.h"
 
@@ -48,7 +51,7 @@ int main(int argc, char** argv) {
   std::vector<std::pair<std::string, int64_t>> constants;
   std::vector<std::pair<std::string, double>> attrs;
   evolve::replay::RecordOptions options;
-  std::string compiler, scratch, isa;
+  std::string compiler, scratch, isa, number;
   std::vector<std::string> pack, refined, from;
   bench::Allowed allowed;
   int threads = 1, pairs = 25, round = 0, refine = 0;
@@ -100,6 +103,8 @@ int main(int argc, char** argv) {
       round = std::max(1, std::atoi(v.c_str()));
     else if (a == "--refine")
       refine = std::max(1, std::atoi(v.c_str()));
+    else if (a == "--number")
+      number = v;
     else if (a == "--isa")
       isa = v;
     else if (a == "--only")
@@ -159,7 +164,7 @@ int main(int argc, char** argv) {
     restricted.push_back(std::make_unique<bench::RestrictedFamily>(*f, allowed));
     chosen.push_back(restricted.back().get());
   }
-  const evolve::search::TemplateSpace space(chosen, d, target);
+  const evolve::search::TemplateSpace space(chosen, d, target, evolve::problem_axes(*spec, d, seen));
   if (space.family_count() == 0) return fail("no family with a valid point");
 
   options.name = d.name();
@@ -176,11 +181,15 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "\r%s: batch %lld of %lld, %.0f s ", options.name.c_str(),
                  static_cast<long long>(done), static_cast<long long>(total), used());
   };
+  if (!number.empty()) {
+    const auto numbered = evolve::replay::number_kernels(space, d, target, number);
+    return numbered.ok() ? 0 : fail(numbered.to_string());
+  }
   if (count_only) {
     for (int f = 0; f < space.family_count(); ++f)
       std::printf("%s: grid of %lld\n", space.family_name(f).c_str(),
                   static_cast<long long>(space.grid_size(f)));
-    std::printf("%lld different sources\n",
+    std::printf("%lld different kernels\n",
                 static_cast<long long>(evolve::replay::count_sources(space, d, target)));
     return 0;
   }

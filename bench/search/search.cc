@@ -58,10 +58,10 @@ int run(const Options& o) {
     }
     const bool held_out = path.find("held_out") != std::string::npos;
     held_out_spaces += held_out;
-    std::printf("\n%s%s: %lld points, %lld pass, %lld within 2 %% of the best (%s)\n", space->name().c_str(),
-                held_out ? " (held out)" : "", static_cast<long long>(space->points()),
-                static_cast<long long>(space->passing_points()), static_cast<long long>(space->within(1.02)),
-                space->note().c_str());
+    std::printf("\n%s%s: %lld points (%lld kernels), %lld pass, %lld within 2 %% of the best (%s)\n",
+                space->name().c_str(), held_out ? " (held out)" : "", static_cast<long long>(space->points()),
+                static_cast<long long>(space->kernels()), static_cast<long long>(space->passing_points()),
+                static_cast<long long>(space->within(1.02)), space->note().c_str());
     std::printf("  %-14s", "policy");
     for (int b : kBudgets) std::printf("   after %3d", b);
     std::printf("   evals to 1.02x\n");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace niche::evolve::replay {
 namespace {
@@ -35,6 +36,12 @@ double RecordedSpace::cost_at(const search::FamilyPoint& p) const {
   if (p.family < 0 || p.family >= family_count()) return -1;
   const int64_t i = grid_index(at(p.family).params, p.point);
   return i < 0 ? -1 : static_cast<double>(at(p.family).costs[static_cast<size_t>(i)]);
+}
+
+uint64_t RecordedSpace::kernel_number(const search::FamilyPoint& p) const {
+  const std::vector<int32_t>& kernels = at(p.family).kernels;
+  if (kernels.empty()) return SearchSpace::kernel_number(p);
+  return static_cast<uint64_t>(kernels[static_cast<size_t>(grid_index(at(p.family).params, p.point))]);
 }
 
 int64_t RecordedSpace::within(double factor) const {
@@ -82,6 +89,8 @@ Result<RecordedSpace> RecordedSpace::parse(std::string_view text, const std::str
   }
 
   std::unordered_map<int64_t, std::vector<float>> measured;  // family * kGridMax + grid index
+  std::unordered_set<int64_t> numbered;
+  std::unordered_set<int> different;
   std::istringstream lines{std::string(text.substr(eol + 1))};
   int number = 1;
   for (std::string line; std::getline(lines, line);) {
@@ -99,9 +108,30 @@ Result<RecordedSpace> RecordedSpace::parse(std::string_view text, const std::str
     const int64_t index = grid_index(s.params(p.family), p.point);
     if (!words || index < 0 || !(cost >= 0) || !std::isfinite(cost))
       return corrupt(where + "line " + std::to_string(number) + ": '" + line + "'");
+    if (int kernel = -1; words >> kernel) {
+      if (kernel < 0 || kernel > kGridMax)
+        return corrupt(where + "line " + std::to_string(number) + ": no kernel has the number " +
+                       std::to_string(kernel));
+      auto& numbers = s.families_[static_cast<size_t>(p.family)].kernels;
+      numbers.resize(s.families_[static_cast<size_t>(p.family)].costs.size(), -1);
+      numbers[static_cast<size_t>(index)] = kernel;
+      numbered.insert(p.family * kGridMax + index);
+      different.insert(kernel);
+    }
     measured[p.family * kGridMax + index].push_back(static_cast<float>(cost));
   }
-  for (auto& [key, costs] : measured) {
+  // What was measured of one kernel under several names says the same of each.
+  std::unordered_map<int32_t, std::vector<float>> of_kernel;
+  const auto kernel_of = [&](int64_t key) {
+    const auto& kernels = s.families_[static_cast<size_t>(key / kGridMax)].kernels;
+    return kernels.empty() ? -1 : kernels[static_cast<size_t>(key % kGridMax)];
+  };
+  for (const auto& [key, costs] : measured)
+    if (const int32_t k = kernel_of(key); k >= 0)
+      of_kernel[k].insert(of_kernel[k].end(), costs.begin(), costs.end());
+  for (auto& [key, own] : measured) {
+    const int32_t kernel = kernel_of(key);
+    std::vector<float>& costs = kernel >= 0 ? of_kernel[kernel] : own;
     std::sort(costs.begin(), costs.end());
     // Failures are zeros, so they stand first: the median is one of them when they are the most.
     const float median = costs[costs.size() / 2];
@@ -111,6 +141,9 @@ Result<RecordedSpace> RecordedSpace::parse(std::string_view text, const std::str
     ++s.passing_;
     if (s.optimum_ == 0 || median < s.optimum_) s.optimum_ = median;
   }
+  s.kernels_ = static_cast<int64_t>(different.size());
+  if (!numbered.empty() && static_cast<int64_t>(numbered.size()) != s.points_)
+    return corrupt(where + "some points have the number of a kernel, others none");
   // Seeds that were not recorded are of no use to a replay.
   for (int f = 0; f < s.family_count(); ++f)
     std::erase_if(s.families_[static_cast<size_t>(f)].seeds, [&](const Point& p) {
@@ -130,12 +163,14 @@ std::string recorded_header(const search::SearchSpace& space, const std::string&
   return json{{"space", name}, {"families", families}, {"note", note}}.dump() + '\n';
 }
 
-std::string recorded_line(const search::FamilyPoint& p, double cost) {
+std::string recorded_line(const search::FamilyPoint& p, double cost, int kernel) {
   std::string line = std::to_string(p.family);
   for (int i : p.point) line += ' ' + std::to_string(i);
   char text[32];
-  std::snprintf(text, sizeof text, " %.5g\n", cost);
-  return line + text;
+  std::snprintf(text, sizeof text, " %.5g", cost);
+  line += text;
+  if (kernel >= 0) line += ' ' + std::to_string(kernel);
+  return line + '\n';
 }
 
 }  // namespace niche::evolve::replay

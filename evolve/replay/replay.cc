@@ -20,6 +20,7 @@ class WithoutSeeds final : public search::SearchSpace {
   const std::vector<Param>& params(int family) const override { return space_.params(family); }
   bool valid(const search::FamilyPoint& c) const override { return space_.valid(c); }
   std::vector<Point> seeds(int) const override { return {}; }
+  uint64_t kernel_number(const search::FamilyPoint& c) const override { return space_.kernel_number(c); }
 
  private:
   const search::SearchSpace& space_;

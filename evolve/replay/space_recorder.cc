@@ -17,7 +17,7 @@ namespace {
 
 using dispatch::Status;
 using search::FamilyPoint;
-// Points of one source: each gets the result.
+// Points of one kernel: each gets the result.
 using Class = std::vector<FamilyPoint>;
 using Costs = std::map<std::string, std::vector<double>>;  // by the line without its cost, in order
 
@@ -66,18 +66,7 @@ dispatch::Result<Costs> read_on_one_scale(const std::vector<std::string>& paths,
   return all;
 }
 
-// What of a source makes its time: the text and how it is cut into tasks; not, say, how much workspace it reserves.
-std::string timing_key(const RenderedPoint& r) {
-  std::string key = r.text_hash;
-  for (const dispatch::Phase& phase : r.source.plan.phases) {
-    key += ' ' + std::to_string(phase.parallel_min_tasks);
-    for (const dispatch::TaskFactor& f : phase.factors)
-      key += ' ' + std::to_string(f.axis) + '/' + std::to_string(f.divisor);
-  }
-  return key;
-}
-
-// All valid points in the grids' order, one class a timing key.
+// All valid points in the grids' order, one class a kernel.
 std::vector<Class> classes_of(const search::TemplateSpace& space, const dispatch::Definition& definition,
                               const CpuTarget& target) {
   std::unordered_map<std::string, size_t> by_source;
@@ -88,7 +77,7 @@ std::vector<Class> classes_of(const search::TemplateSpace& space, const dispatch
     for (;;) {
       if (space.valid(p)) {
         const auto [it, fresh] =
-            by_source.emplace(timing_key(render_point(space, definition, target, p)), classes.size());
+            by_source.emplace(render_point(space, definition, target, p).dedup_key, classes.size());
         if (fresh) classes.emplace_back();
         classes[it->second].push_back(p);
       }
@@ -346,6 +335,43 @@ Status pack_space(const std::vector<std::string>& recordings, const std::vector<
   for (const auto& [key, cost] : points) out << recorded_line({key[0], {key.begin() + 1, key.end()}}, cost);
   out.flush();
   return out ? Status() : dispatch::io_error("packed recording " + to + ": cannot be written");
+}
+
+Status number_kernels(const search::TemplateSpace& space, const dispatch::Definition& definition,
+                      const CpuTarget& target, const std::string& path) {
+  std::string header;
+  Costs costs;
+  NICHE_RETURN_IF_ERROR(read_recording(path, &header, costs));
+  auto recorded = RecordedSpace::load(path);
+  if (!recorded.ok()) return recorded.status();
+  std::unordered_map<std::string, int> numbers;
+  std::string lines;
+  size_t points = 0;
+  for (int f = 0; f < recorded->family_count(); ++f) {
+    const int family = space.find(recorded->family_name(f));
+    if (family < 0) return dispatch::not_found(path + ": no family " + recorded->family_name(f) + " here");
+    const auto& params = recorded->params(f);
+    FamilyPoint p{f, Point(params.size(), 0)};
+    for (;;) {
+      if (recorded->valid(p)) {
+        const auto here = point_from_json(space, recorded->family_name(f), point_to_json(*recorded, p));
+        if (!here)
+          return dispatch::not_found(path + ": point " + search::point_key(p) + " is not in the family");
+        const auto [it, fresh] = numbers.emplace(render_point(space, definition, target, *here).dedup_key,
+                                                 static_cast<int>(numbers.size()));
+        lines += recorded_line(p, recorded->cost(p), it->second);
+        ++points;
+      }
+      size_t i = params.size();
+      while (i > 0 && ++p.point[i - 1] == static_cast<int>(params[i - 1].values.size())) p.point[--i] = 0;
+      if (i == 0) break;
+    }
+  }
+  if (numbers.size() == points) return {};
+  std::ofstream out(path, std::ios::trunc);
+  out << header << '\n' << lines;
+  out.flush();
+  return out ? Status() : dispatch::io_error("recorded space " + path + ": cannot be written");
 }
 
 }  // namespace niche::evolve::replay

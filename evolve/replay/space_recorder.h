@@ -39,7 +39,7 @@ dispatch::Status record_space(const search::TemplateSpace& space, const dispatch
                               const CpuTarget& target, const std::vector<SeenProblem>& problems,
                               Evaluator& evaluator, const RecordOptions& options);
 
-// Different sources among the valid points.
+// Different kernels among the valid points.
 int64_t count_sources(const search::TemplateSpace& space, const dispatch::Definition& definition,
                       const CpuTarget& target);
 
@@ -69,5 +69,10 @@ dispatch::Status compile_refinement(const search::TemplateSpace& space,
 // and those in `refinements` are fresh ones. kCorrupt: they are not of one space.
 dispatch::Status pack_space(const std::vector<std::string>& recordings,
                             const std::vector<std::string>& refinements, int rounds, const std::string& to);
+
+// Writes into a packed space which of its points are one kernel at the problems of `space`; one without such points stays
+// as it is. The points need not be valid on this machine. kNotFound: `space` lacks a family or a point of it.
+dispatch::Status number_kernels(const search::TemplateSpace& space, const dispatch::Definition& definition,
+                                const CpuTarget& target, const std::string& path);
 
 }  // namespace niche::evolve::replay

@@ -21,7 +21,7 @@ class EvolutionaryPolicy final : public Policy {
   std::string_view name() const override { return "evolutionary"; }
 
   std::vector<Proposal> propose(const Tree& tree, int count) override {
-    Batch batch(tree, count);
+    Batch batch(tree, count, moves_);
     opening_.fill(batch, moves_);
     if (!opening_.done()) return batch.take();
     const std::vector<int> population = tree.elites(kPopulation);

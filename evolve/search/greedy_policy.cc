@@ -18,7 +18,7 @@ class GreedyPolicy final : public Policy {
   std::string_view name() const override { return "greedy"; }
 
   std::vector<Proposal> propose(const Tree& tree, int count) override {
-    Batch batch(tree, count);
+    Batch batch(tree, count, moves_);
     opening_.fill(batch, moves_);
     for (int tries = 0; !batch.full() && opening_.done() && tries < 4 * count; ++tries) {
       if (here_ == kNoNode) here_ = tree.best();

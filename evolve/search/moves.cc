@@ -144,7 +144,7 @@ std::vector<FamilyPoint> Moves::seeds() const {
 
 bool Batch::add(const FamilyPoint& c, std::string_view made_by, int parent, int second_parent) {
   if (full() || !is_new(c)) return false;
-  keys_.insert(point_key(c));
+  numbers_.insert(kernels_.number(c));
   proposals_.push_back({c, std::string(made_by), parent, second_parent});
   return true;
 }
@@ -163,7 +163,7 @@ void Batch::fill_random(Moves& moves, std::string_view made_by) {
     const auto start = static_cast<int64_t>(moves.rng().below(static_cast<size_t>(n)));
     for (int64_t i = 0; i < n && !full(); ++i) {
       FamilyPoint c{f, point_at(space.params(f), (start + i) % n)};
-      if (is_new(c) && space.valid(c)) add(c, made_by);
+      if (space.valid(c)) add(c, made_by);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "evolve/search/kernels.h"
 #include "evolve/search/policy.h"
 #include "evolve/search/rng.h"
 
@@ -15,7 +16,7 @@ namespace niche::evolve::search {
 
 class Moves {
  public:
-  Moves(const SearchSpace& space, Rng& rng) : space_(space), rng_(rng) {}
+  Moves(const SearchSpace& space, Rng& rng) : space_(space), rng_(rng), kernels_(space) {}
 
   // A valid point, uniform over all grids (families by the size of their grid) or over one family's.
   std::optional<FamilyPoint> draw();
@@ -35,19 +36,24 @@ class Moves {
 
   const SearchSpace& space() const { return space_; }
   Rng& rng() { return rng_; }
+  Kernels& kernels() { return kernels_; }
 
  private:
   const SearchSpace& space_;
   Rng& rng_;
+  Kernels kernels_;
 };
 
-// A proposal under construction.
+// A proposal under construction. No two candidates of it and of the tree are one kernel.
 class Batch {
  public:
-  Batch(const Tree& tree, int count) : tree_(tree), count_(count) {}
+  Batch(const Tree& tree, int count, Moves& moves) : tree_(tree), count_(count), kernels_(moves.kernels()) {}
   bool full() const { return static_cast<int>(proposals_.size()) >= count_; }
   int size() const { return static_cast<int>(proposals_.size()); }
-  bool is_new(const FamilyPoint& c) const { return !tree_.contains(c) && !keys_.contains(point_key(c)); }
+  // Requires: the space has the point.
+  bool is_new(const FamilyPoint& c) const {
+    return !tree_.contains(c) && !kernels_.contains(tree_, c) && !numbers_.contains(kernels_.number(c));
+  }
   // False: full, or known already.
   bool add(const FamilyPoint& c, std::string_view made_by, int parent = kNoNode, int second_parent = kNoNode);
   bool add(const Proposal& p) { return add(p.candidate, p.made_by, p.parent, p.second_parent); }
@@ -61,7 +67,8 @@ class Batch {
   const Tree& tree_;
   int count_;
   std::vector<Proposal> proposals_;
-  std::unordered_set<std::string> keys_;
+  Kernels& kernels_;
+  std::unordered_set<uint64_t> numbers_;
 };
 
 }  // namespace niche::evolve::search

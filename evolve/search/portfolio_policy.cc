@@ -39,7 +39,7 @@ class PortfolioPolicy final : public Policy {
   std::string_view name() const override { return "default"; }
 
   std::vector<Proposal> propose(const Tree& tree, int count) override {
-    Batch batch(tree, count);
+    Batch batch(tree, count, moves_);
     opening_.fill(batch, moves_);
     if (!opening_.done()) return batch.take();
     if (tree.size() > 0) seeds_.fill(batch, moves_);

@@ -12,7 +12,7 @@ class RandomPolicy final : public Policy {
       : rng_(options.seed), moves_(space, rng_) {}
   std::string_view name() const override { return "random"; }
   std::vector<Proposal> propose(const Tree& tree, int count) override {
-    Batch batch(tree, count);
+    Batch batch(tree, count, moves_);
     batch.fill_random(moves_, "draw");
     return batch.take();
   }

@@ -11,9 +11,11 @@ constexpr int64_t kGridMax = int64_t{1} << 20;  // grids that are walked through
 
 }  // namespace
 
-// All valid points, or none where they are too many.
-void Screen::list() {
+// One point of each kernel, or none where the valid points are too many. Costs what the numbers of all kernels do: the
+// texts of 4,500 points are generated and hashed in 0.1 s, once a session.
+void Screen::list(Kernels& kernels) {
   asked_for_list_ = true;
+  std::vector<FamilyPoint> points;
   int64_t grids = 0;
   for (int f = 0; f < space_.family_count(); ++f) grids += space_.grid_size(f);
   if (grids > kGridMax) return;
@@ -21,13 +23,24 @@ void Screen::list() {
     const auto& params = space_.params(f);
     FamilyPoint c{f, Point(params.size(), 0)};
     for (;;) {
-      if (space_.valid(c)) all_.push_back(entry(c, kNoNode));
-      if (static_cast<int64_t>(all_.size()) > options_.listed_max) return all_.clear();
+      if (space_.valid(c)) points.push_back(c);
+      if (static_cast<int64_t>(points.size()) > options_.listed_max) return;
       size_t i = params.size();
       while (i > 0 && ++c.point[i - 1] == static_cast<int>(params[i - 1].values.size())) c.point[--i] = 0;
       if (i == 0) break;
     }
   }
+  for (const FamilyPoint& c : points) kernels.number(c);
+  for (const FamilyPoint& c : points)
+    if (kernels.representative(c) == c) all_.push_back(entry(c, kNoNode));
+}
+
+// Of finalists that are one kernel the best, and none that the tree has.
+void Screen::keep_one_a_kernel(const Tree& tree, Kernels& kernels) {
+  std::unordered_set<uint64_t> seen;
+  std::erase_if(finalists_, [&](const Entry& e) {
+    return kernels.contains(tree, e.candidate) || !seen.insert(kernels.number(e.candidate)).second;
+  });
 }
 
 Screen::Entry Screen::entry(const FamilyPoint& c, int parent) const {
@@ -43,13 +56,13 @@ double Screen::incumbent(const Tree& tree) const {
 }
 
 void Screen::refresh(const Tree& tree, Moves& moves) {
-  model_.fit(tree, moves.rng());
+  if (!asked_for_list_) list(moves.kernels());
+  model_.fit(tree, moves.rng(), moves.kernels());
   fitted_revision_ = tree.revision();
-  if (!asked_for_list_) list();
   finalists_.clear();
   if (!all_.empty()) {
     for (const Entry& e : all_)
-      if (!tree.contains(e.candidate)) finalists_.push_back(e);
+      if (!moves.kernels().contains(tree, e.candidate)) finalists_.push_back(e);
   } else {
     std::unordered_set<std::string> seen;
     const auto fresh = [&](const std::optional<FamilyPoint>& c, int parent) {
@@ -74,6 +87,7 @@ void Screen::refresh(const Tree& tree, Moves& moves) {
                     finalists_.end(),
                     [](const Entry& a, const Entry& b) { return a.rough_merit > b.rough_merit; });
   finalists_.resize(keep);
+  if (all_.empty()) keep_one_a_kernel(tree, moves.kernels());
   for (Entry& e : finalists_) e.belief = model_.belief(e.features);
 }
 
@@ -85,7 +99,7 @@ std::optional<Proposal> Screen::pick(const Tree& tree, Moves& moves, const Batch
       batch.size() == 0 ? options_.kappa : -options_.kappa * std::log(1.0 - moves.rng().uniform());
   std::vector<std::pair<SurrogateModel::Features, SurrogateModel::Belief>> taken;
   for (const Proposal& p : batch.proposals()) {
-    const SurrogateModel::Features f = model_.features(p.candidate);
+    const SurrogateModel::Features f = model_.features(moves.kernels().representative(p.candidate));
     taken.emplace_back(f, model_.belief(f));
   }
   const Entry* best = nullptr;

@@ -1,5 +1,6 @@
 // Screen: chooses the most promising of many cheap proposals by a surrogate. In go all points of a space that is
-// small enough to be listed, else mutations and crossings of the elites and random points; a few come out.
+// small enough to be listed (one of each kernel: kernels.h), else mutations and crossings of the elites and random points;
+// a few come out.
 #pragma once
 
 #include <span>
@@ -39,16 +40,17 @@ class Screen {
     double rough_merit = 0;
   };
   double incumbent(const Tree& tree) const;  // log cost
-  void list();
+  void list(Kernels& kernels);
   void refresh(const Tree& tree, Moves& moves);
   Entry entry(const FamilyPoint& c, int parent) const;
+  void keep_one_a_kernel(const Tree& tree, Kernels& kernels);
 
   const SearchSpace& space_;
   ScreenOptions options_;
   SurrogateModel model_;
   int64_t fitted_revision_ = -1;
   bool asked_for_list_ = false;
-  std::vector<Entry> all_;        // the whole space, where it is small enough
+  std::vector<Entry> all_;        // the whole space, one point a kernel, where it is small enough
   std::vector<Entry> finalists_;  // for the present revision
 };
 

@@ -1,5 +1,7 @@
 #include "evolve/search/space.h"
 
+#include "dispatch/base/hash.h"
+
 namespace niche::evolve::search {
 
 std::string point_key(const FamilyPoint& c) {
@@ -20,6 +22,8 @@ int64_t SearchSpace::grid_size(int family) const {
   }
   return n;
 }
+
+uint64_t SearchSpace::kernel_number(const FamilyPoint& c) const { return dispatch::hash_bytes(point_key(c)); }
 
 bool is_point_of(const SearchSpace& space, const FamilyPoint& c) {
   if (c.family < 0 || c.family >= space.family_count()) return false;

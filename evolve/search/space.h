@@ -36,6 +36,9 @@ class SearchSpace {
   virtual bool valid(const FamilyPoint& c) const = 0;
   // Points worth trying first, best guess first; all valid.
   virtual std::vector<Point> seeds(int family) const = 0;
+  // Candidates of equal numbers are one kernel (kernel_identity.h): measuring one is measuring all. Requires valid(c).
+  // Here: every candidate is a kernel of its own.
+  virtual uint64_t kernel_number(const FamilyPoint& c) const;
 
   // Points of the grid, valid or not.
   int64_t grid_size(int family) const;

@@ -75,10 +75,7 @@ void SurrogateModel::find_levels(int family_columns) {
 
 void SurrogateModel::remember(std::span<const PastResult> past) {
   for (const PastResult& r : past) {
-    Past p{features(r.candidate), point_key(r.candidate), std::log(r.cost)};
-    p.features.values.back() = kThere;
-    p.features.levels.back() = 1;
-    past_.push_back(std::move(p));
+    past_.push_back({r.candidate, std::log(r.cost), {}, 0});
   }
   std::stable_sort(past_.begin(), past_.end(),
                    [](const Past& a, const Past& b) { return a.log_cost < b.log_cost; });
@@ -100,27 +97,33 @@ SurrogateModel::Features SurrogateModel::features(const FamilyPoint& c) const {
 }
 
 // What to add to the past's log costs: by the points that both sessions tried, else by their best.
-double SurrogateModel::shift_of_past(const Tree& tree) const {
+double SurrogateModel::shift_of_past(const Tree& tree, Kernels& kernels) const {
   double sum = 0;
   int common = 0;
-  std::map<std::string, double> here;
+  std::map<uint64_t, double> here;
   for (int id = 0; id < tree.size(); ++id)
     if (tree.node(id).outcome == Outcome::kValid)
-      here.emplace(point_key(tree.node(id).candidate), std::log(tree.node(id).cost));
+      here.emplace(kernels.number(tree.node(id).candidate), std::log(tree.node(id).cost));
   for (const Past& p : past_)
-    if (const auto it = here.find(p.key); it != here.end()) sum += it->second - p.log_cost, ++common;
+    if (const auto it = here.find(p.kernel); it != here.end()) sum += it->second - p.log_cost, ++common;
   if (common > 0) return sum / common;
   return tree.best() == kNoNode || past_.empty() ? 0 : std::log(tree.node(tree.best()).cost) - past_best();
 }
 
-void SurrogateModel::fit(const Tree& tree, Rng& rng) {
+void SurrogateModel::fit(const Tree& tree, Rng& rng, Kernels& kernels) {
+  for (Past& p : past_) {
+    p.kernel = kernels.number(p.candidate);
+    p.features = features(kernels.representative(p.candidate));
+    p.features.values.back() = kThere;
+    p.features.levels.back() = 1;
+  }
   std::vector<float> time_rows, all_rows;
   std::vector<double> log_costs, passed;
   std::vector<int> valid;
   for (int id = 0; id < tree.size(); ++id) {
     const Node& n = tree.node(id);
     if (n.outcome == Outcome::kInFlight) continue;
-    const std::vector<float> row = features(n.candidate).values;
+    const std::vector<float> row = features(kernels.representative(n.candidate)).values;
     all_rows.insert(all_rows.end(), row.begin(), row.end());
     passed.push_back(n.outcome == Outcome::kValid ? 1 : 0);
     if (n.outcome != Outcome::kValid) continue;
@@ -128,7 +131,7 @@ void SurrogateModel::fit(const Tree& tree, Rng& rng) {
     log_costs.push_back(std::log(n.cost));
     valid.push_back(id);
   }
-  const double shift = shift_of_past(tree);
+  const double shift = shift_of_past(tree, kernels);
   // Trees cannot tell how far to believe the past (one split in many asks which session a sample is of): they have it only
   // while there is little else. The process weighs it for itself.
   if (valid.size() < kTreesAlone)
@@ -139,10 +142,11 @@ void SurrogateModel::fit(const Tree& tree, Rng& rng) {
   any_failed_ = tree.failed_count() > 0;
   time_.fit(time_rows, width_, log_costs, rng);
   if (any_failed_) validity_.fit(all_rows, width_, passed, rng);
-  if (!valid.empty() || !past_.empty()) fit_process(tree, valid, shift);
+  if (!valid.empty() || !past_.empty()) fit_process(tree, valid, shift, kernels);
 }
 
-void SurrogateModel::fit_process(const Tree& tree, std::span<const int> valid, double shift) {
+void SurrogateModel::fit_process(const Tree& tree, std::span<const int> valid, double shift,
+                                 Kernels& kernels) {
   std::vector<int> chosen = tree.elites(static_cast<int>(kProcessBest));
   for (size_t i = valid.size(); i-- > 0 && chosen.size() < kProcessSamples;)
     if (std::find(chosen.begin(), chosen.end(), valid[i]) == chosen.end()) chosen.push_back(valid[i]);
@@ -153,7 +157,8 @@ void SurrogateModel::fit_process(const Tree& tree, std::span<const int> valid, d
     rows.insert(rows.end(), row.begin(), row.end());
     targets.push_back(std::min(log_cost, best + kWorstLogCost));
   };
-  for (int id : chosen) add(features(tree.node(id).candidate).levels, std::log(tree.node(id).cost));
+  for (int id : chosen)
+    add(features(kernels.representative(tree.node(id).candidate)).levels, std::log(tree.node(id).cost));
   const size_t from_past = std::min(kProcessPast, past_.size()), top = std::min(kProcessPastBest, from_past);
   for (size_t i = 0; i < from_past; ++i) {
     const size_t at = i < top ? i : top + (i - top) * (past_.size() - top) / (from_past - top);

@@ -20,6 +20,7 @@
 
 #include "evolve/search/forest.h"
 #include "evolve/search/gaussian_process.h"
+#include "evolve/search/kernels.h"
 #include "evolve/search/policy.h"
 
 namespace niche::evolve::search {
@@ -40,7 +41,8 @@ class SurrogateModel {
   explicit SurrogateModel(const SearchSpace& space, std::span<const PastResult> past = {});
 
   // Learns from all outcomes in the tree, and from the past. Some 20 ms for a hundred nodes.
-  void fit(const Tree& tree, Rng& rng);
+  // A candidate counts as the point that stands for its kernel.
+  void fit(const Tree& tree, Rng& rng, Kernels& kernels);
   bool ready() const { return !time_.empty(); }
   bool has_past() const { return !past_.empty(); }
   double past_best() const { return past_.front().log_cost; }  // requires has_past()
@@ -57,14 +59,15 @@ class SurrogateModel {
 
  private:
   struct Past {
-    Features features;
-    std::string key;
+    FamilyPoint candidate;
     double log_cost = 0;
+    Features features;  // as `kernels` stood at the last fit
+    uint64_t kernel = 0;
   };
   void find_levels(int family_columns);
   void remember(std::span<const PastResult> past);
-  double shift_of_past(const Tree& tree) const;
-  void fit_process(const Tree& tree, std::span<const int> valid, double shift);
+  double shift_of_past(const Tree& tree, Kernels& kernels) const;
+  void fit_process(const Tree& tree, std::span<const int> valid, double shift, Kernels& kernels);
 
   int families_;
   int width_ = 0;

@@ -17,7 +17,7 @@ class SurrogatePolicy final : public Policy {
   std::string_view name() const override { return "surrogate"; }
 
   std::vector<Proposal> propose(const Tree& tree, int count) override {
-    Batch batch(tree, count);
+    Batch batch(tree, count, moves_);
     opening_.fill(batch, moves_);
     if (!opening_.done()) return batch.take();
     while (!batch.full()) {

@@ -33,7 +33,7 @@ class UctPolicy final : public Policy {
   std::string_view name() const override { return "uct"; }
 
   std::vector<Proposal> propose(const Tree& tree, int count) override {
-    Batch batch(tree, count);
+    Batch batch(tree, count, moves_);
     opening_.fill(batch, moves_);
     if (!opening_.done()) return batch.take();
     Statistics s = statistics(tree);

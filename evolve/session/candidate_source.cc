@@ -1,7 +1,6 @@
 #include "evolve/session/candidate_source.h"
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "kernels_cache/sha256.h"
@@ -11,87 +10,41 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-
 std::string sha256_hex(std::string_view text) { return kernels_cache::to_hex(kernels_cache::sha256(text)); }
-
-// Everything of a source besides its text that makes a different kernel of it.
-std::string plan_text(const KernelSource& s) {
-  std::string t;
-  for (const dispatch::Phase& phase : s.plan.phases) {
-    t += "\nphase " + phase.symbol + ' ' + std::to_string(phase.parallel_min_tasks);
-    for (const dispatch::TaskFactor& f : phase.factors)
-      t += ' ' + std::to_string(f.axis) + '/' + std::to_string(f.divisor);
-  }
-  t += "\npack " + s.plan.pack_symbol + ' ' + std::to_string(s.plan.packed_bytes) + ' ' +
-       std::to_string(s.plan.workspace_bytes);
-  if (s.cuda != nullptr) {
-    for (const dispatch::CudaPhase& phase : s.cuda->phases) {
-      t += "\ncuda " + phase.symbol;
-      for (int v : {phase.threads, phase.shared_bytes, phase.blocks_per_sm, phase.cluster,
-                    static_cast<int>(phase.overlap)})
-        t += ' ' + std::to_string(v);
-    }
-    t += "\nsm " + std::to_string(s.cuda->sm_count);
-  }
-  for (const std::string& flag : s.flags) t += "\nflag " + flag;
-  for (int i = 0; i < s.limits.var_count; ++i) {
-    const auto& r = s.limits.var[static_cast<size_t>(i)];
-    t += "\nlimit " + std::to_string(r.lo) + ' ' + std::to_string(r.hi) + ' ' + std::to_string(r.multiple_of);
-  }
-  return t;
-}
 
 }  // namespace
 
-std::string normalise_source(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  bool space = false;
-  const auto put = [&](char c) {
-    if (space && !out.empty() && is_word(out.back()) && is_word(c)) out += ' ';
-    space = false;
-    out += c;
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
-    if (c == '/' && next == '/') {
-      while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
-      space = true;
-    } else if (c == '/' && next == '*') {
-      const size_t end = text.find("*/", i + 2);
-      i = end == std::string_view::npos ? text.size() : end + 1;
-      space = true;
-    } else if (c == '"' || (c == '\'' && !(i > 0 && is_word(text[i - 1])))) {  // 1'000 is no literal's start
-      put(c);
-      while (i + 1 < text.size()) {
-        out += text[++i];
-        if (text[i] == '\\' && i + 1 < text.size())
-          out += text[++i];
-        else if (text[i] == c)
-          break;
-      }
-    } else if (std::isspace(static_cast<unsigned char>(c)) != 0) {
-      space = true;
-    } else {
-      put(c);
-    }
-  }
-  return out;
-}
-
 RenderedPoint render_point(const search::TemplateSpace& space, const dispatch::Definition& definition,
                            const CpuTarget& target, const search::FamilyPoint& at) {
-  return hashed(space.at(at.family).render(definition, target, at.point, kFixedSuffix));
+  return hashed(space.at(at.family).render(definition, target, at.point, kFixedSuffix), definition,
+                space.problems());
 }
 
-RenderedPoint hashed(KernelSource source) {
+RenderedPoint hashed(KernelSource source, const dispatch::Definition& definition,
+                     std::span<const ProblemAxes> problems) {
   RenderedPoint r;
   r.source = std::move(source);
   r.text_hash = sha256_hex(r.source.text);
-  r.dedup_key = sha256_hex(normalise_source(r.source.text) + plan_text(r.source));
+  r.dedup_key = sha256_hex(kernel_identity(r.source, definition.var_axes(), problems));
+  r.exact_key =
+      problems.empty() ? r.dedup_key : sha256_hex(kernel_identity(r.source, definition.var_axes(), {}));
   return r;
+}
+
+std::vector<ProblemAxes> problem_axes(const dispatch::OpSpec& op, const dispatch::Definition& definition,
+                                      const std::vector<SeenProblem>& problems) {
+  std::vector<ProblemAxes> list;
+  const auto consts = definition.const_extents();
+  const auto vars = definition.var_axes();
+  for (const SeenProblem& p : problems) {
+    ProblemAxes axes{};
+    std::copy(consts.begin(), consts.end(), axes.begin());
+    for (size_t i = 0; i < std::min(vars.size(), p.var_axes.size()); ++i)
+      axes[static_cast<size_t>(vars[i])] = p.var_axes[i];
+    if (op.derive_axes(definition, std::span(axes.data(), definition.schema().axes.size())).ok())
+      list.push_back(axes);
+  }
+  return list;
 }
 
 std::string point_to_json(const search::SearchSpace& space, const search::FamilyPoint& at) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "evolve/evaluator.h"
+#include "evolve/search/kernel_identity.h"
 #include "evolve/search/template_space.h"
 
 namespace niche::evolve {
@@ -17,14 +18,18 @@ namespace niche::evolve {
 struct RenderedPoint {
   KernelSource source;
   std::string text_hash;  // SHA-256 of the text, hex
-  // SHA-256 over the text without comments and spacing, the launch plan and the flags: equal keys are the
-  // same kernel, and are evaluated once.
+  // SHA-256 over kernel_identity() at the problems: points of families with equal keys are one kernel, and are evaluated once.
   std::string dedup_key;
+  std::string exact_key;  // the same as the source stands: what a program has to share with another candidate
 };
 inline constexpr std::string_view kFixedSuffix = "_k";
 
 // Hashes of a source whose entries carry the fixed suffix.
-RenderedPoint hashed(KernelSource source);
+RenderedPoint hashed(KernelSource source, const dispatch::Definition& definition,
+                     std::span<const ProblemAxes> problems = {});
+// What a session's problems are to kernel_identity(); those whose derived axes the operator refuses are left out.
+std::vector<ProblemAxes> problem_axes(const dispatch::OpSpec& op, const dispatch::Definition& definition,
+                                      const std::vector<SeenProblem>& problems);
 RenderedPoint render_point(const search::TemplateSpace& space, const dispatch::Definition& definition,
                            const CpuTarget& target, const search::FamilyPoint& at);
 
@@ -34,9 +39,5 @@ std::string point_to_json(const search::SearchSpace& space, const search::Family
 // does not name takes its first value.
 std::optional<search::FamilyPoint> point_from_json(const search::SearchSpace& space,
                                                    const std::string& family, const std::string& json);
-
-// Comments dropped, runs of spacing made one blank (none beside punctuation). For comparison, not for
-// compilers.
-std::string normalise_source(std::string_view text);
 
 }  // namespace niche::evolve

@@ -59,6 +59,7 @@ Status SessionImpl::take_up(const store::SessionRow& row) {
   costs_ = ProblemCosts(request_.problems);
   plan_ = JudgePlan(costs_.weights(), kJudgeSecondsGuess);
   objective_ = Objective(costs_.weights());
+  space_.set_problems(problem_axes(*op_, *definition_, request_.problems));
   for (const auto& w : stored["warm"])
     if (const auto at = stored_point(space_, w)) warm_.push_back(*at);
   if (stored.contains("past"))
@@ -180,7 +181,7 @@ Status SessionImpl::replay() {
         return dispatch::unsupported("session " + request_.session_id + ": node " + std::to_string(n.id) +
                                      " (" + n.family + ' ' + n.point_json +
                                      ") is not of this version's space; start a new session");
-      note_source(n.id, render_point(space_, *definition_, parts_.target, *at).dedup_key);
+      note_source(n.id, render_point(space_, *definition_, parts_.target, *at));
     }
     batch_ = std::max(batch_, batch + 1);
     // Results up to the first of the next batch; a judgement of an older node stands where it was made.

@@ -13,6 +13,7 @@
 #include "evolve/search/policy.h"
 #include "evolve/search/stagnation.h"
 #include "evolve/session/advice.h"
+#include "evolve/session/candidate_source.h"
 #include "evolve/session/judge_plan.h"
 #include "evolve/session/model_search.h"
 #include "evolve/session/objective.h"
@@ -33,7 +34,8 @@ class SessionImpl final : public Session {
         parts_(std::move(parts)),
         op_(std::move(op)),
         definition_(std::move(definition)),
-        space_(parts_.families->for_op(definition_->schema().op), *definition_, parts_.target),
+        space_(parts_.families->for_op(definition_->schema().op), *definition_, parts_.target,
+               problem_axes(*op_, *definition_, request_.problems)),
         costs_(request_.problems),
         plan_(costs_.weights(), kJudgeSecondsGuess),
         objective_(costs_.weights()),
@@ -74,7 +76,7 @@ class SessionImpl final : public Session {
   dispatch::Status restore_programs();
   std::vector<TemplateMaterial> template_material() const;
   bool models_go_on() const { return models_->may_go_on() || !known_programs_.empty(); }
-  bool note_source(int node, const std::string& dedup_key);
+  bool note_source(int node, const RenderedPoint& rendered);
   void apply_twins(std::vector<store::EvaluationRow>& rows);
   // Screens nodes and applies what was found; those about which nothing was found are left for another time.
   void screen(const std::vector<int>& nodes, std::vector<store::EvaluationRow>& rows);
@@ -101,7 +103,9 @@ class SessionImpl final : public Session {
     return space_.family_name(at.family) + ' ' + space_.at(at.family).describe(at.point);
   }
   KernelSource source_of(int node, const std::string& suffix) const;
-  RenderedPoint rendered(int node) const { return hashed(source_of(node, std::string(kFixedSuffix))); }
+  RenderedPoint rendered(int node) const {
+    return hashed(source_of(node, std::string(kFixedSuffix)), *definition_, space_.problems());
+  }
   std::vector<double>& costs_at(int node) {
     return is_program(node) ? models_->at(node).costs : node_costs_[static_cast<size_t>(node)];
   }
@@ -130,7 +134,7 @@ class SessionImpl final : public Session {
   search::Stagnation stagnation_;
   std::unique_ptr<Evaluator> evaluator_;
   std::vector<ProblemBaseline> baselines_;
-  std::map<std::string, int> by_source_;  // dedup key -> node
+  std::map<std::string, int> by_source_;  // of points both keys, of programs the exact one -> node
   std::vector<int> unknown_;              // screened without a result, or in flight when a process died
   std::set<int> asked_twice_;
   std::vector<std::pair<int, int>> twins_;  // node, and the one of the same source, waiting for its result

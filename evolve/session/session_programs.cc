@@ -82,7 +82,7 @@ void SessionImpl::take_programs(const std::vector<int>& ids, std::vector<store::
     p.source.kernel_name = definition_->schema().op + '.' +
                            std::string(dispatch::dtype_name(definition_->dtype())) + ".model." +
                            rendered(id).text_hash.substr(0, 10) + '.' + arch_name(parts_.target).substr(4);
-    if (note_source(id, rendered(id).dedup_key)) fresh.push_back(id);
+    if (note_source(id, rendered(id))) fresh.push_back(id);
     const nlohmann::ordered_json about{
         {"name", p.name},   {"description", p.description}, {"model", p.model},  {"exchange", p.exchange},
         {"fixes", p.fixes}, {"memory", p.memory},           {"skills", p.skills}};
@@ -140,7 +140,7 @@ Status SessionImpl::restore_programs() {
     p.text = std::move(*text);
     if (p.task != "known" && p.exchange != last_exchange) ++exchanges, last_exchange = p.exchange;
     NICHE_RETURN_IF_ERROR(models_->restore(std::move(p)));
-    note_source(n.id, rendered(n.id).dedup_key);
+    note_source(n.id, rendered(n.id));
     batch_ = std::max(batch_, n.batch + 1);
   }
   int failed = 0;

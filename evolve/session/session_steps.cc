@@ -62,7 +62,7 @@ void SessionImpl::run_batch() {
   for (const search::Proposal& p : proposals) {
     const int node = tree_.add({p.parent, p.second_parent, batch_, p.made_by, p.candidate});
     rendered.push_back(render_point(space_, *definition_, parts_.target, p.candidate));
-    if (note_source(node, rendered.back().dedup_key)) fresh.push_back(node);
+    if (note_source(node, rendered.back())) fresh.push_back(node);
   }
   ++batch_;
   recorder_.nodes(tree_, space_, first, rendered);
@@ -72,8 +72,10 @@ void SessionImpl::run_batch() {
 }
 
 // True: a source not seen before. Else the node waits for its twin's result.
-bool SessionImpl::note_source(int node, const std::string& dedup_key) {
-  const auto [it, fresh] = by_source_.emplace(dedup_key, node);
+bool SessionImpl::note_source(int node, const RenderedPoint& rendered) {
+  const auto [it, fresh] =
+      by_source_.emplace(is_program(node) ? rendered.exact_key : rendered.dedup_key, node);
+  if (!is_program(node)) by_source_.emplace(rendered.exact_key, it->second);
   if (!fresh) twins_.emplace_back(node, it->second);
   return fresh;
 }

@@ -23,7 +23,7 @@ struct Options {
 // The record that a session would have written of it.
 Status commit(const Options& o, const dispatch::Definition& definition, evolve::FileJudgement judged,
               const evolve::ProblemCosts& costs, kernels_cache::KernelCache& cache) {
-  evolve::RenderedPoint rendered = evolve::hashed(std::move(judged.source));
+  evolve::RenderedPoint rendered = evolve::hashed(std::move(judged.source), definition);
   // A kernel that does not name itself is named by its text.
   if (std::string& name = rendered.source.kernel_name; name.ends_with(".file"))
     name += '.' + rendered.text_hash.substr(0, 10) + '.' +

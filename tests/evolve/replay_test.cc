@@ -52,6 +52,22 @@ constexpr const char* kHeader =
     R"({"space":"x","families":[{"name":"f","params":[{"name":"a","values":[1,2]},{"name":"b","values":[0,1]}],"seeds":[[0,0],[1,1]]}]})"
     "\n";
 
+TEST(RecordedSpace, KnowsWhichPointsAreOneKernel) {
+  const auto s = RecordedSpace::parse(
+      std::string(kHeader) + "0 0 0 0.5 7\n0 0 1 0.7 7\n0 1 0 0.6 7\n0 1 1 0.4 8\n", "t");
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(s->points(), 4);
+  EXPECT_EQ(s->kernels(), 2);
+  EXPECT_EQ(s->kernel_number({0, {0, 0}}), s->kernel_number({0, {1, 0}}));
+  EXPECT_NE(s->kernel_number({0, {0, 0}}), s->kernel_number({0, {1, 1}}));
+  // One kernel has one cost: the median of what was measured of it.
+  for (const Point& p : {Point{0, 0}, Point{0, 1}, Point{1, 0}}) EXPECT_NEAR(s->cost({0, p}), 0.6, 1e-6);
+  EXPECT_EQ(RecordedSpace::parse(std::string(kHeader) + "0 0 0 0.5 7\n0 0 1 0.7\n", "t").status().code(),
+            Code::kCorrupt);
+  EXPECT_EQ(RecordedSpace::parse(std::string(kHeader) + "0 0 0 0.5 -2\n", "t").status().code(),
+            Code::kCorrupt);
+}
+
 TEST(RecordedSpace, SeveralMeasurementsCountByTheirMedian) {
   const auto s = RecordedSpace::parse(
       std::string(kHeader) +

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <set>
 
@@ -22,8 +23,11 @@ std::unique_ptr<Policy> make(const std::string& name, const SearchSpace& space, 
 }
 
 // Runs `evaluations` and returns the keys in order of proposal.
-std::vector<std::string> run(Policy& policy, const ModelSpace& space, int evaluations, int batch) {
-  Tree tree;
+template <class Space>
+std::vector<std::string> run(Policy& policy, const Space& space, int evaluations, int batch,
+                             Tree* kept = nullptr) {
+  Tree own;
+  Tree& tree = kept != nullptr ? *kept : own;
   std::vector<std::string> keys;
   while (tree.size() < evaluations) {
     const auto proposals = policy.propose(tree, batch);
@@ -63,6 +67,81 @@ TEST_P(EveryPolicy, IsAFunctionOfItsSeedAndWhatItSaw) {
   const auto keys = run(*a, space, 120, 8);
   EXPECT_EQ(keys, run(*b, space, 120, 8));
   EXPECT_NE(keys, run(*c, space, 120, 8));
+}
+
+// ModelSpace with a parameter that changes nothing: each kernel stands there as often as it has values. `small`: 1,584
+// kernels alone, few enough to be listed.
+class TwinSpace final : public SearchSpace {
+ public:
+  explicit TwinSpace(const ModelSpace& base, std::vector<int> idle = {16, 4, 64}, bool small = false)
+      : base_(base), small_(small) {
+    for (int f = 0; f < base.family_count(); ++f) {
+      params_.push_back(base.params(f));
+      params_.back().push_back({"idle", idle});
+    }
+  }
+  int family_count() const override { return base_.family_count(); }
+  const std::string& family_name(int f) const override { return base_.family_name(f); }
+  const std::vector<Param>& params(int f) const override { return params_[static_cast<size_t>(f)]; }
+  bool valid(const FamilyPoint& c) const override {
+    return base_.valid(kernel(c)) && (!small_ || c.family == 2 || (c.family == 0 && c.point[2] == 0));
+  }
+  std::vector<Point> seeds(int f) const override {
+    auto seeds = base_.seeds(f);
+    for (Point& p : seeds) p.push_back(0);
+    std::erase_if(seeds, [&](const Point& p) { return !valid({f, p}); });
+    return seeds;
+  }
+  uint64_t kernel_number(const FamilyPoint& c) const override { return base_.kernel_number(kernel(c)); }
+  double cost(const FamilyPoint& c) const { return base_.cost(kernel(c)); }
+  FamilyPoint kernel(FamilyPoint c) const {
+    c.point.pop_back();
+    return c;
+  }
+
+ private:
+  const ModelSpace& base_;
+  bool small_;
+  std::vector<std::vector<Param>> params_;
+};
+
+TEST_P(EveryPolicy, TriesOneOfThePointsThatAreOneKernel) {
+  const ModelSpace model(3);
+  const TwinSpace space(model);
+  auto policy = make(GetParam(), space, 11);
+  std::set<std::string> kernels;
+  const auto keys = run(*policy, space, 300, 8);
+  for (const std::string& key : keys)
+    kernels.insert(key.substr(key.find(' '), key.rfind(',') - key.find(' ')));
+  EXPECT_GE(keys.size(), 300U);
+  EXPECT_EQ(kernels.size(), keys.size());
+}
+
+// A parameter that makes no difference is none to the model: it needs about as many evaluations as without it.
+TEST(Portfolio, IsNotMisledByPointsThatAreOneKernel) {
+  double with = 0, without = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const ModelSpace model(seed);
+    const TwinSpace twins(model, {16, 4, 64}, true), plain(model, {16}, true);
+    double best = std::numeric_limits<double>::infinity();
+    model.for_each([&](FamilyPoint c) {
+      const double cost = model.cost(c);
+      c.point.push_back(0);
+      if (cost > 0 && plain.valid(c)) best = std::min(best, cost);
+    });
+    const auto to_target = [&](const TwinSpace& space) {
+      auto policy = make("default", space, seed);
+      Tree tree;
+      run(*policy, space, 100, 8, &tree);
+      int id = 0;
+      while (id < tree.size() &&
+             (tree.node(id).outcome != Outcome::kValid || tree.node(id).cost > 1.02 * best))
+        ++id;
+      return std::log(1.0 + id);
+    };
+    with += to_target(twins) / 12, without += to_target(plain) / 12;
+  }
+  EXPECT_LT(std::exp(with - without), 1.5);
 }
 
 // A space that is small enough to be tried in full must be, and then the policy must say that nothing is

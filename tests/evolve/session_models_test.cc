@@ -349,7 +349,7 @@ TEST_F(SessionModels, ATakenUpSessionRemembersWhatItSpentAndHowOftenTheModelFail
   EXPECT_NE((*rows)[2].outcome, "programs");
 
   request_.resume = true;
-  request_.evaluations_max = 60;
+  request_.evaluations_max = 600;  // more than there are kernels
   questions_max_ = 1000;
   model_.requests.clear();
   const SessionEvent after = run();
