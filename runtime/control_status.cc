@@ -108,6 +108,7 @@ std::string Control::status() const {
                   {"slow_share_while_tuning", latency_.slow_share()},
                   {"pauses", latency_.pauses()},
                   {"requests_opened", totals.requests_opened}};
+  for (const auto& gate : permits_) j["latency"]["tuning_duty"].push_back(gate->duty());
   if (totals.requests_opened == 0)
     j["warnings"].push_back(
         "no RequestScope was opened: rollout assigns each call, and p99 cannot hold sessions back");

@@ -21,7 +21,9 @@ void Control::drain(int64_t now_ns) {
   });
   core_->dispatcher().drain([&](const EventRecord& e) {
     if (e.kind == EventRecord::Kind::kRequest) {
-      latency_.add(static_cast<double>(e.ticks) * ns_per_tick);
+      const double took_ns = static_cast<double>(e.ticks) * ns_per_tick;
+      latency_.add(took_ns);
+      for (const auto& gate : permits_) gate->request_took(took_ns, latency_.quiet_p99_ns());
       for (auto& [id, d] : definitions_)
         if (d->rollout) d->rollout->close_request(e.request_id, now_ns);
       return;

@@ -67,6 +67,12 @@ class TuningGate final : public evolve::PermitSource {
   evolve::Permit ask(int64_t wanted_ns) override;
   void give_back(const evolve::Permit& permit) override;
   void revoke(const evolve::Permit& permit) override;
+  void request_took(double ns, double quiet_p99_ns) override {
+    between_requests_->request_took(ns, quiet_p99_ns);
+  }
+  double duty() const override {
+    return serves_.load(std::memory_order_relaxed) ? between_requests_->duty() : 1;
+  }
 
  private:
   static constexpr uint64_t kOwn = uint64_t{1}

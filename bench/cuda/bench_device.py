@@ -188,7 +188,8 @@ class Bench:
                  f"| {good[0][4]['kernels'] if good else ''}")
         state.update({"good": good[:5], "counts": (len(good), len(wrong), len(refused)), "bar": bars[best],
                       "bar_form": best, "compile_forms": compile_forms,
-                      "ranking": [(round(u, 3), c["point"]) for u, c, *_ in good[:8]]})
+                      "ranking": [(round(u, 3), c["point"]) for u, c, *_ in good[:8]],
+                      "times": {c["name"]: u for u, c, *_ in good}})
         # Buffers are made again for the race: a sweep over many rows must not hold them all.
         state["sets"] = None
         torch.cuda.empty_cache()

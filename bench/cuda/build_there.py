@@ -20,6 +20,10 @@ FOREIGN = ["brotli", "gtest", "gmock", "nlohmann", "flatbuffers", "dlpack", "CLI
 ALWAYS = ["-include", "cstdint", "-include", "algorithm", "-include", "string", "-include", "atomic", "-include", "mutex"]
 
 
+def torch_directory():
+    return os.path.dirname(importlib.util.find_spec("torch").origin)
+
+
 def collect(build, out, *targets):
     build = os.path.abspath(build)
     source = os.path.dirname(os.path.dirname(build))
@@ -89,7 +93,7 @@ def compile_one(job, root, torch, objects):
 
 def build(root, objects, count):
     root = os.path.abspath(root)
-    torch = os.path.dirname(importlib.util.find_spec("torch").origin)
+    torch = torch_directory()
     os.makedirs(objects, exist_ok=True)
     with open(os.path.join(root, "commands.json")) as f:
         jobs = json.load(f)

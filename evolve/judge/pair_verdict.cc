@@ -5,8 +5,6 @@
 namespace niche::evolve::judge {
 namespace {
 
-// E for SLOWER that ends a problem: what rolls a kernel back on live traffic too (runtime/rollout/rollout.h).
-constexpr double kSlowerEvidence = 20;
 constexpr int kFutilePairs = 48;  // from here on an interval below the margin ends a problem
 // Pairs without a context switch are used alone when at least this share of them is; on a machine that
 // preempts nearly every call all pairs are used: their order was random, so the test stays valid, it only

@@ -17,6 +17,8 @@ namespace niche::evolve::judge {
 
 class PairVerdict {
  public:
+  // Evidence for SLOWER that ends a problem: what rolls a kernel back on live traffic too (runtime/rollout/rollout.h).
+  static constexpr double kSlowerEvidence = 20;
   // `e_stop`: evidence that is enough for FASTER.
   PairVerdict(double margin, double e_stop, uint64_t seed)
       : margin_(margin), e_stop_(e_stop), seed_(seed), test_(margin) {}

@@ -15,7 +15,6 @@
 namespace niche::evolve::judge {
 namespace {
 
-using dispatch::ArgRole;
 using dispatch::Status;
 
 constexpr size_t kTimedProblemsMin = 4;
@@ -27,7 +26,6 @@ constexpr int kBaselineRounds = 9;
 constexpr int kFirstRounds = 3;  // of all forms; the others are of those that are still in question
 constexpr double kFarBehind = 1.3;
 constexpr int kLanesMax = 4;
-constexpr int64_t kAheadBytesMax = int64_t{512} << 20;
 constexpr int kSelfTestPairs = 16;
 constexpr double kJudgeSeconds = 40;  // bursts under permits are few, whatever the host does
 constexpr double kSampleNs = 20'000;  // shorter samples are several calls
@@ -170,10 +168,11 @@ void DeviceEvaluator::begin_fill(TimedProblem& p, uint64_t seed) {
   p.filling_seed = seed;
 }
 
-ProbeOutcome DeviceEvaluator::run_probe(const ProbeJob& job) {
+std::vector<ProbeOutcome> DeviceEvaluator::run_probe(std::span<const ProbeJob> jobs) {
   const Spending spending(&spent_.probing);
-  return probe_->run(job);
+  return probe_->run_all(jobs);
 }
+ProbeOutcome DeviceEvaluator::run_probe(const ProbeJob& job) { return std::move(run_probe({&job, 1})[0]); }
 
 std::string DeviceEvaluator::spent() const {
   const DeviceProbe::Counts& c = probe_->counts();
@@ -360,118 +359,6 @@ bool DeviceEvaluator::take_outcome(const ProbeOutcome& o, Gate gate, Verdict* v)
   v->failed_gate = o.end == ProbeEnd::kRefused ? found.failed_gate : gate;
   v->reason = found.reason;
   return false;
-}
-
-bool DeviceEvaluator::verify(Trial& t, std::span<const CaseRun> list, Budget* until, Verdict* v) {
-  struct Under {
-    std::future<CaseLanes::Made> made;
-    std::future<dispatch::Result<Finding>> found;
-  };
-  std::vector<Under> all(list.size());
-  const bool smoke = v->correctness_points == 0;
-  const size_t ahead = cases_ahead(list);
-  size_t begun = 0, taken = 0;
-  // The result of the next check, in order.
-  const auto take = [&] {
-    const size_t i = taken++;
-    const Spending spending(&spent_.comparing);
-    const auto found = all[i].found.get();
-    if (!found.ok()) return undecided(*v, Gate::kCorrectness, found.status().message()), false;
-    v->max_error = std::max(v->max_error, found->max_error);
-    v->rms_error = std::max(v->rms_error, found->rms_error);
-    if (!found->ok) return reject(*v, smoke && i == 0 ? Gate::kSmoke : found->gate, found->reason), false;
-    ++v->correctness_points;
-    return true;
-  };
-  const auto there = [&](size_t i) {
-    return all[i].found.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-  };
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (until != nullptr && stop(*until)) {
-      undecided(*v, Gate::kCorrectness,
-                "time was up after " + std::to_string(i) + " of " + std::to_string(list.size()) + " cases");
-      return false;
-    }
-    for (; begun < list.size() && begun <= i + ahead; ++begun)
-      all[begun].made = lanes_->begin(list[begun].id, problems_[0].form);
-    auto outputs = run_case(t, list[i], smoke && i == 0 ? Gate::kSmoke : Gate::kCorrectness, all[i].made, v);
-    if (!outputs) return false;
-    all[i].found = lanes_->check(list[i].id, problems_[0].form, std::move(*outputs));
-    while (taken <= i && (taken + ahead <= i || there(taken)))
-      if (!take()) return false;
-  }
-  while (taken < list.size())
-    if (!take()) return false;
-  return true;
-}
-
-size_t DeviceEvaluator::cases_ahead(std::span<const CaseRun> list) const {
-  int64_t most = 1;
-  for (const CaseRun& c : list) {
-    dispatch::Problem p;
-    p.definition = spec_.definition;
-    p.axes = c.id.axes;
-    int64_t bytes = 0;
-    for (int a = 0; a < static_cast<int>(spec_.definition->schema().args.size()); ++a)
-      if (spec_.definition->has_arg(a)) bytes += p.arg_bytes(a);
-    most = std::max(most, bytes);
-  }
-  return static_cast<size_t>(std::clamp<int64_t>(kAheadBytesMax / most, 1, lanes_->ahead()));
-}
-
-// What the first of a case's runs left; nothing: the verdict says why.
-std::optional<std::vector<std::vector<uint8_t>>> DeviceEvaluator::run_case(
-    Trial& t, const CaseRun& c, Gate gate, std::future<CaseLanes::Made>& making, Verdict* v) {
-  dispatch::Problem problem;
-  problem.definition = spec_.definition;
-  problem.axes = c.id.axes;
-  CaseLanes::Made made;
-  {
-    const Spending spending(&spent_.making);
-    made = making.get();
-  }
-  if (!made.status.ok()) return undecided(*v, Gate::kCorrectness, made.status.message()), std::nullopt;
-  ProbeJob j = job_for(t, problem);
-  j.args = std::move(made.args);
-  std::vector<std::vector<uint8_t>> first;
-  for (int r = 0; r < c.runs; ++r) {
-    ProbeOutcome o = run_probe(j);
-    if (!take_outcome(o, gate, v)) {
-      v->reason += " at " + problem.to_string();
-      return std::nullopt;
-    }
-    if (r == 0)
-      first = std::move(o.outputs);
-    else if (t.candidate->source.properties.deterministic && o.outputs != first)
-      return reject(*v, Gate::kDeterminism, "two runs differ at " + problem.to_string()), std::nullopt;
-  }
-  return first;
-}
-
-DeviceEvaluator::Pairs DeviceEvaluator::race(const Trial& t, const TimedProblem& p, bool cold, int pairs) {
-  ProbeJob j = job_for(t, p.problem);
-  j.args = p.args;
-  j.race = race_of(p, cold, pairs);
-  j.race.forms = {p.form};
-  Pairs out;
-  out.outcome = run_probe(j);
-  if (out.outcome.end != ProbeEnd::kRan) return out;
-  for (size_t r = 0; r < out.outcome.form_us.size() && r < out.outcome.launch_us.size(); ++r)
-    out.samples.push_back({out.outcome.form_us[r][0] * 1e3, out.outcome.launch_us[r] * 1e3, false});
-  return out;
-}
-
-bool DeviceEvaluator::check_timed(const TimedProblem& p, const ProbeOutcome& o, Verdict* v) {
-  const auto& args = spec_.definition->schema().args;
-  if (std::any_of(args.begin(), args.end(), [](const auto& a) { return a.role == ArgRole::kInOut; }))
-    return true;
-  CaseId id = case_id(p.problem, 0);
-  id.seed = p.seed;
-  const Spending spending(&spent_.comparing);
-  const auto found = lanes_->check(id, p.form, o.outputs).get();
-  if (!found.ok()) return undecided(*v, Gate::kTiming, found.status().message()), false;
-  if (!found->ok) return reject(*v, Gate::kTiming, "a timed call was wrong: " + found->reason), false;
-  return true;
 }
 
 }  // namespace niche::evolve::judge

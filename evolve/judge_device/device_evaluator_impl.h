@@ -4,7 +4,6 @@
 #include <chrono>
 #include <future>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -92,6 +91,7 @@ class DeviceEvaluator final : public Evaluator {
   // The arguments of its races; begin_fill: a lane makes them meanwhile.
   dispatch::Status fill(TimedProblem& p, uint64_t seed);
   void begin_fill(TimedProblem& p, uint64_t seed);
+  std::vector<ProbeOutcome> run_probe(std::span<const ProbeJob> jobs);
   ProbeOutcome run_probe(const ProbeJob& job);
   CaseId case_id(const dispatch::Problem& problem, int distribution) const;
   std::vector<CaseId> cases(const KernelSource& source, const dispatch::Guard& box) const;
@@ -103,14 +103,30 @@ class DeviceEvaluator final : public Evaluator {
   // Right on these cases? False: the verdict says why not. Undecided ones are kAmbiguous. `until` null: no limit.
   bool verify(Trial& t, std::span<const CaseRun> list, Budget* until, Verdict* v);
   size_t cases_ahead(std::span<const CaseRun> list) const;
-  std::optional<std::vector<std::vector<uint8_t>>> run_case(Trial& t, const CaseRun& c, Gate gate,
-                                                            std::future<CaseLanes::Made>& making, Verdict* v);
+  using Outputs = std::vector<std::vector<uint8_t>>;  // one an argument
+  std::vector<Outputs> run_cases(Trial& t, std::span<const CaseRun> list, std::span<CaseLanes::Made> made,
+                                 Gate gate, Verdict* v);
+  bool take_finding(const dispatch::Result<Finding>& found, Gate gate, Verdict* v) const;
+  dispatch::Problem problem_at(const CaseId& id) const;
+  void borrow_inputs(std::vector<ProbeJob>& jobs, int owner) const;
+  // Screens look at all candidates at once.
+  struct Screened {
+    Trial* trial = nullptr;
+    Verdict* verdict = nullptr;
+    bool alive = true;
+    double library = 0, kernel = 0;  // weighted over the problems that were timed
+  };
+  void verify_together(std::span<Screened* const> trials, const dispatch::Problem& problem, Gate gate);
+  std::vector<std::vector<PairSample>> race_together(std::span<Screened* const> trials, const TimedProblem& p,
+                                                     int rounds);
+  static std::vector<PairSample> pairs_of(const ProbeOutcome& o);
   // Pairs of library form and candidate; form and candidate alike where `t` is null (self-test).
   struct Pairs {
     std::vector<PairSample> samples;
     ProbeOutcome outcome;
   };
-  Pairs race(const Trial& t, const TimedProblem& p, bool cold, int pairs);
+  // At most `pairs`, fewer where evidence of `e_stop` is there before.
+  Pairs race(const Trial& t, const TimedProblem& p, bool cold, int pairs, double e_stop);
   // Are the outputs that the last timed calls left right? In-place operators were called again and again on
   // their own results: theirs are not looked at.
   bool check_timed(const TimedProblem& p, const ProbeOutcome& o, Verdict* v);
@@ -120,11 +136,13 @@ class DeviceEvaluator final : public Evaluator {
   bool take_outcome(const ProbeOutcome& o, Gate gate, Verdict* v) const;
 
   // device_judge.cc
+  void screen_together(std::vector<Screened>& list, Budget& until);
+  void time_together(const TimedProblem& p, std::span<Screened* const> trials);
   bool judge_correctness(Trial& t, Budget& until, Verdict* v);
   bool judge_timing(Trial& t, Budget& until, Verdict* v);
   bool judge_other_state(Trial& t, Budget& until, Verdict* v);
   bool judge_confirm(Trial& t, Budget& until, Verdict* v);
-  bool collect(Trial& t, TimedProblem& p, bool cold, int pairs_max, Budget& until, Verdict* v,
+  bool collect(Trial& t, TimedProblem& p, bool cold, int pairs_max, double e_stop, Budget& until, Verdict* v,
                PointTiming* out, double* e_value);
   TimedProblem& problem_of(const PointTiming& timing);
   std::vector<JudgedPoint> judged_points(const Verdict& v);

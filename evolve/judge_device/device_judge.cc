@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <thread>
 
 #include "dispatch/base/hash.h"
@@ -15,10 +17,13 @@ using dispatch::Status;
 
 constexpr size_t kJudgedMax = 4096;
 constexpr size_t kScreenedProblems = 3;
-constexpr int kScreenPairs = 7;
+constexpr int kScreenPairs = 5;  // beside the library form and all other candidates of the batch
 constexpr double kClearlySlow = 0.93;
-constexpr int kBatchPairs = 12;  // that all agree are evidence enough
+constexpr int kBatchPairs =
+    12;  // 9 that all agree are evidence enough for FASTER, 6 for SLOWER: the race ends there
 constexpr int kOtherStatePairs = 24;
+constexpr double kNotSlowerEvidence =
+    20;  // for FASTER in the other cache state: all that it must not be is slower
 constexpr size_t kRepeatedCases = 4;  // run twice, for determinism
 
 std::string number(double v) {
@@ -62,73 +67,103 @@ std::vector<Verdict> DeviceEvaluator::screen(std::span<const Candidate> candidat
   }
   const double compile_ms = ms_since(start) / static_cast<double>(std::max<size_t>(1, trials.size()));
   Budget until{options_.screen_seconds_max, {}};
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<Screened> list;
   for (size_t k = 0; k < trials.size(); ++k) {
-    Trial& t = trials[k];
     Verdict& v = verdicts[index[k]];
     v.sandbox = "process";
     v.compile_ms = compile_ms;
-    if (!t.cubin.ok()) {
-      reject(v, Gate::kCompile, t.cubin.status().message());
-      continue;
-    }
-    if (stop(until)) {
-      undecided(v, Gate::kScreen, "the time for the screen was up before it was timed");
-      continue;
-    }
-    const auto began = std::chrono::steady_clock::now();
-    // The smallest problem first: it costs little and shows most of what is wrong.
-    const auto points =
-        correctness_points(*spec_.op, spec_.definition, t.candidate->source.plan, t.box, options_.seed);
-    auto smallest = points.empty() ? dispatch::Result<dispatch::Problem>(dispatch::invalid("no problem"))
-                                   : make_problem(*spec_.op, spec_.definition, points.front());
-    if (!smallest.ok()) {
-      reject(v, Gate::kSmoke, "no problem to test it on");
-      continue;
-    }
-    const CaseRun first[] = {{case_id(*smallest, 0)}};
-    bool alive = verify(t, first, nullptr, &v);
-    double library = 0, kernel = 0;
-    size_t timed = 0;
-    for (const TimedProblem& p : problems_) {
-      if (!alive || timed == kScreenedProblems) break;
-      if (!guard_holds(t.limits, p.var_axes)) continue;
-      // The heaviest one is checked before it is timed; the others by judge().
-      const CaseRun whole[] = {{case_id(p.problem, 0)}};
-      if (timed++ == 0 && !(alive = verify(t, whole, nullptr, &v))) break;
-      const Pairs pairs = race(t, p, p.cold, kScreenPairs);
-      if (!take_outcome(pairs.outcome, Gate::kScreen, &v)) {
-        alive = false;
-        break;
-      }
-      std::vector<double> a, b;
-      for (const PairSample& x : pairs.samples) a.push_back(x.fallback_ns), b.push_back(x.kernel_ns);
-      if (a.empty()) continue;
-      const RatioInterval ratio = bootstrap_ratio(a, b, options_.seed, 200);
-      PointTiming out;
-      out.var_axes = p.var_axes;
-      out.fallback = spec_.op->fallback_name(p.form);
-      out.fallback_ns = median_of(a), out.kernel_ns = median_of(b);
-      out.speedup = ratio.median, out.ci_low = ratio.low, out.ci_high = ratio.high;
-      out.pairs = static_cast<int>(a.size());
-      v.timing.push_back(out);
-      library += p.weight;
-      kernel += p.weight / ratio.median;
-    }
-    v.evaluate_ms = ms_since(began);
-    if (!alive) continue;
+    if (trials[k].cubin.ok())
+      list.push_back({&trials[k], &v});
+    else
+      reject(v, Gate::kCompile, trials[k].cubin.status().message());
+  }
+  screen_together(list, until);
+  const double each_ms = ms_since(began) / static_cast<double>(std::max<size_t>(1, list.size()));
+  for (Screened& s : list) {
+    Verdict& v = *s.verdict;
+    v.evaluate_ms = each_ms;
+    if (!s.alive) continue;
     v.status = VerdictStatus::kAmbiguous;
     v.failed_gate = Gate::kNone;
-    v.guard = t.box;
-    v.guard.alignment_bytes = t.candidate->source.limits.alignment_bytes;
+    v.guard = s.trial->box;
+    v.guard.alignment_bytes = s.trial->candidate->source.limits.alignment_bytes;
     if (v.timing.empty()) {
       undecided(v, Gate::kScreen, "no problem of the session was timed");
-    } else if (library / kernel < kClearlySlow) {
+    } else if (s.library / s.kernel < kClearlySlow) {
       v.status = VerdictStatus::kNotFaster;
       v.failed_gate = Gate::kScreen;
-      v.reason = "clearly slower than " + v.timing[0].fallback + ": " + number(library / kernel) + "x";
+      v.reason = "clearly slower than " + v.timing[0].fallback + ": " + number(s.library / s.kernel) + "x";
     }
   }
   return verdicts;
+}
+
+// Stage by stage, so that all candidates share a stage's permits and the library's samples. The smallest problem first:
+// it costs little and shows most of what is wrong. Then the heaviest one is checked before it is timed; the others are by
+// judge().
+void DeviceEvaluator::screen_together(std::vector<Screened>& list, Budget& until) {
+  const auto alive = [&](const std::function<bool(const Screened&)>& also) {
+    std::vector<Screened*> some;
+    for (Screened& s : list)
+      if (s.alive && also(s)) some.push_back(&s);
+    return some;
+  };
+  const auto out_of_time = [&] {
+    if (!stop(until)) return false;
+    for (Screened* s : alive([](const Screened&) { return true; }))
+      undecided(*s->verdict, Gate::kScreen, "the time for the screen was up before it was timed"),
+          s->alive = false;
+    return true;
+  };
+  std::map<VarAxes, std::vector<Screened*>> smallest;  // candidates' limits differ, and so do their problems
+  for (Screened& s : list) {
+    const auto points = correctness_points(*spec_.op, spec_.definition, s.trial->candidate->source.plan,
+                                           s.trial->box, options_.seed);
+    if (points.empty())
+      reject(*s.verdict, Gate::kSmoke, "no problem to test it on"), s.alive = false;
+    else
+      smallest[points.front()].push_back(&s);
+  }
+  for (const auto& [point, some] : smallest) {
+    if (out_of_time()) return;
+    auto problem = make_problem(*spec_.op, spec_.definition, point);
+    if (problem.ok()) {
+      verify_together(some, *problem, Gate::kSmoke);
+      continue;
+    }
+    for (Screened* s : some) reject(*s->verdict, Gate::kSmoke, problem.status().message()), s->alive = false;
+  }
+  for (const TimedProblem& p : problems_) {
+    const auto takes = [&](const Screened& s) {
+      return s.verdict->timing.size() < kScreenedProblems && guard_holds(s.trial->limits, p.var_axes);
+    };
+    if (out_of_time()) return;
+    verify_together(alive([&](const Screened& s) { return takes(s) && s.verdict->timing.empty(); }),
+                    p.problem, Gate::kCorrectness);
+    if (out_of_time()) return;
+    time_together(p, alive(takes));
+  }
+}
+
+void DeviceEvaluator::time_together(const TimedProblem& p, std::span<Screened* const> trials) {
+  if (trials.empty()) return;
+  const auto pairs = race_together(trials, p, kScreenPairs);
+  for (size_t k = 0; k < trials.size(); ++k) {
+    std::vector<double> a, b;
+    for (const PairSample& x : pairs[k]) a.push_back(x.fallback_ns), b.push_back(x.kernel_ns);
+    if (a.empty()) continue;
+    const RatioInterval ratio = bootstrap_ratio(a, b, options_.seed, 200);
+    PointTiming out;
+    out.var_axes = p.var_axes;
+    out.fallback = spec_.op->fallback_name(p.form);
+    out.fallback_ns = median_of(a), out.kernel_ns = median_of(b);
+    out.speedup = ratio.median, out.ci_low = ratio.low, out.ci_high = ratio.high;
+    out.pairs = static_cast<int>(a.size());
+    trials[k]->verdict->timing.push_back(out);
+    trials[k]->library += p.weight;
+    trials[k]->kernel += p.weight / ratio.median;
+  }
 }
 
 Judgement DeviceEvaluator::judge(const Candidate& candidate) {
@@ -187,11 +222,11 @@ TimedProblem& DeviceEvaluator::problem_of(const PointTiming& timing) {
                        [&](const TimedProblem& p) { return p.var_axes == timing.var_axes; });
 }
 
-bool DeviceEvaluator::collect(Trial& t, TimedProblem& p, bool cold, int pairs_max, Budget& until, Verdict* v,
-                              PointTiming* out, double* e_value) {
-  PairVerdict verdict(options_.margin, 1 / options_.alpha, options_.seed);
+bool DeviceEvaluator::collect(Trial& t, TimedProblem& p, bool cold, int pairs_max, double e_stop,
+                              Budget& until, Verdict* v, PointTiming* out, double* e_value) {
+  PairVerdict verdict(options_.margin, e_stop, options_.seed);
   while (verdict.taken() < pairs_max && !stop(until)) {
-    const Pairs pairs = race(t, p, cold, std::min(kBatchPairs, pairs_max - verdict.taken()));
+    const Pairs pairs = race(t, p, cold, std::min(kBatchPairs, pairs_max - verdict.taken()), e_stop);
     if (!take_outcome(pairs.outcome, Gate::kTiming, v)) {
       v->reason += " while it was timed at " + p.problem.to_string();
       return false;
@@ -219,7 +254,7 @@ bool DeviceEvaluator::judge_timing(Trial& t, Budget& until, Verdict* v) {
     out.var_axes = p.var_axes;
     out.fallback = spec_.op->fallback_name(p.form);
     double e = 0;
-    if (!collect(t, p, p.cold, options_.pairs_max, until, v, &out, &e)) return false;
+    if (!collect(t, p, p.cold, options_.pairs_max, 1 / options_.alpha, until, v, &out, &e)) return false;
     v->timing.push_back(out);
     weights += p.weight;
     pooled += p.weight * e;
@@ -245,7 +280,7 @@ bool DeviceEvaluator::judge_other_state(Trial& t, Budget& until, Verdict* v) {
     TimedProblem& p = problem_of(point);
     PointTiming other;
     double e = 0;
-    if (!collect(t, p, !p.cold, kOtherStatePairs, until, v, &other, &e)) return false;
+    if (!collect(t, p, !p.cold, kOtherStatePairs, kNotSlowerEvidence, until, v, &other, &e)) return false;
     if (other.pairs == 0) continue;
     point.cold_speedup = other.fallback_ns / other.kernel_ns;
     if (other.status != VerdictStatus::kNotFaster || other.speedup >= 1 - options_.margin) continue;
@@ -279,7 +314,7 @@ bool DeviceEvaluator::judge_confirm(Trial& t, Budget& until, Verdict* v) {
     if (const Status s = fill(p, fresh); !s.ok()) return undecided(*v, Gate::kConfirm, s.message()), false;
     PointTiming again = x;
     double e = 0;
-    if (!collect(t, p, p.cold, options_.pairs_max, until, v, &again, &e)) return false;
+    if (!collect(t, p, p.cold, options_.pairs_max, 1 / options_.alpha, until, v, &again, &e)) return false;
     again.cold_speedup = x.cold_speedup;
     x = again;
     all = all && x.status == VerdictStatus::kFaster;

@@ -1,8 +1,8 @@
 // DeviceProbe: runs candidate kernels on a GPU in a process of its own. A candidate that hangs, faults or
 // corrupts the context costs that process, never the one that serves, and not the session either.
 //
-// Each step that the device's multiprocessors take part in happens under a permit (permit_gate.h). Who is not done 50 ms after
-// the end of its permit is killed with SIGKILL; run() then waits until the process is gone, since the driver
+// Each step that the device's multiprocessors take part in happens under a permit (permit_gate.h), several of them under
+// one where they fit. Who is not done 50 ms after the end of its permit is killed with SIGKILL; run() then waits until the process is gone, since the driver
 // takes a hung context apart while it ends, and the next run() starts another one.
 // Thread-safety: one owner thread. Progress: run() is bounded by the limits in Options.
 // Cost: a process with a CUDA context starts in some 0.3 s; then a run is some ten messages.
@@ -10,7 +10,9 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dispatch/base/clock.h"
@@ -18,6 +20,10 @@
 #include "evolve/probe/probe_job.h"
 
 namespace niche::evolve {
+
+namespace probe {
+struct JobResult;
+}
 
 struct ProbeOptions {
   std::string program;                               // whose main calls probe_main (probe_main.h)
@@ -50,7 +56,12 @@ class DeviceProbe {
   // Starts the process that the first run() will wait for: opening a device takes seconds.
   void begin();
   // Never fails as a whole: what went wrong is the outcome's end and text.
-  ProbeOutcome run(const ProbeJob& job);
+  ProbeOutcome run(const ProbeJob& job) { return std::move(run_all({&job, 1})[0]); }
+  // As many at once as memory_bytes holds: their launches share permits, and library forms are timed once beside all of
+  // them. One outcome a job, as if each had run alone: where a job hangs or ends the context, the others run again; where
+  // one wrote out of bounds, all of its batch run once more, each alone, since what another's memory holds then tells
+  // nothing about that other one.
+  std::vector<ProbeOutcome> run_all(std::span<const ProbeJob> jobs);
   const Counts& counts() const { return counts_; }
   // Class of the device that the last process opened; empty before the first run.
   const std::string& device() const { return device_; }
@@ -60,17 +71,20 @@ class DeviceProbe {
   class Process;
   dispatch::Status spawn();
   dispatch::Status await_ready();
-  dispatch::Status place(const ProbeJob& job, std::string* message);
-  ProbeOutcome converse(const ProbeJob& job);
+  struct Batch;
+  // The first of `waiting` that fit together; kBusy: not even one.
+  dispatch::Status place(Batch* batch, std::span<const size_t> waiting, std::string* message);
+  void run_batch(Batch* batch);
+  void converse(Batch* batch);
+  void take_results(Batch* batch, std::vector<probe::JobResult> results);
+  // The process is gone afterwards. `batch`'s job at which it was is at fault, or all are undecided.
   ProbeOutcome kill(ProbeEnd end, std::string text);
   Permit wait_for_permit(int64_t wanted_ns);
-  void read_outputs(const ProbeJob& job, ProbeOutcome* outcome) const;
 
   const ProbeOptions options_;
   PermitSource& permits_;
   const dispatch::Clock& clock_;
   std::unique_ptr<Process> process_;
-  std::vector<int64_t> arg_at_;
   Counts counts_;
   std::string device_;
   bool ready_ = false;  // the process said so

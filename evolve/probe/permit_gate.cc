@@ -8,6 +8,8 @@ namespace niche::evolve {
 namespace {
 
 constexpr int64_t kRetryBusyNs = 200'000;  // a request takes about so long: no use in asking sooner
+// A request that ends so long after the last permit does not tell what tuning costs.
+constexpr int64_t kStillFeltNs = 1'000'000'000;
 
 }  // namespace
 
@@ -16,12 +18,13 @@ PermitGate::PermitGate(const PermitLimits& limits, const dispatch::Clock& clock,
     : limits_(limits),
       clock_(clock),
       traffic_(std::move(traffic)),
+      governor_({.floor = limits.duty, .ceiling = std::max(limits.duty, limits.duty_max)}),
       tokens_ns_(static_cast<double>(limits.burst_ns)),
       refilled_at_(clock.now_ns()) {}
 
 void PermitGate::refill(int64_t now) {
-  const double earned = static_cast<double>(now - refilled_at_) * limits_.duty;
-  tokens_ns_ = std::min(tokens_ns_ + earned, static_cast<double>(limits_.burst_ns));
+  const double earned = static_cast<double>(now - refilled_at_) * governor_.duty();
+  tokens_ns_ = std::min(tokens_ns_ + earned, depth_ns());
   refilled_at_ = now;
 }
 
@@ -37,7 +40,8 @@ Permit PermitGate::ask(int64_t wanted_ns) {
   refill(now);
   if (tokens_ns_ < static_cast<double>(burst)) {
     ++counts_.throttled;
-    return {0, 0, static_cast<int64_t>(std::ceil((static_cast<double>(burst) - tokens_ns_) / limits_.duty))};
+    return {0, 0,
+            static_cast<int64_t>(std::ceil((static_cast<double>(burst) - tokens_ns_) / governor_.duty()))};
   }
   ++counts_.granted;
   opened_at_grant_ = traffic.opened;
@@ -52,7 +56,8 @@ void PermitGate::revoke(const Permit& permit) { end(permit, true); }
 void PermitGate::end(const Permit& permit, bool revoked) {
   const std::lock_guard lock(mutex_);
   if (!out_ || permit.id != out_.id) return;
-  const int64_t now = clock_.now_ns(), used = now - out_since_;
+  const int64_t now = clock_.now_ns(), whole = now - out_since_;
+  const int64_t used = revoked || permit.used_ns <= 0 ? whole : std::min(permit.used_ns, whole);
   refill(now);
   tokens_ns_ -= static_cast<double>(used);  // below zero after a hang: it is paid for before the next one
   tokens_ns_ = std::max(tokens_ns_, -static_cast<double>(limits_.debt_ns_max));
@@ -63,9 +68,19 @@ void PermitGate::end(const Permit& permit, bool revoked) {
   out_ = {};
 }
 
+void PermitGate::request_took(double ns, double quiet_p99_ns) {
+  const std::lock_guard lock(mutex_);
+  const int64_t now = clock_.now_ns();
+  if (counts_.granted == 0 || now - out_since_ > kStillFeltNs) return;
+  refill(now);  // at the duty until now
+  governor_.add(ns, quiet_p99_ns, now);
+}
+
 PermitGate::Counts PermitGate::counts() const {
   const std::lock_guard lock(mutex_);
-  return counts_;
+  Counts c = counts_;
+  c.duty = governor_.duty();
+  return c;
 }
 
 }  // namespace niche::evolve

@@ -24,11 +24,14 @@ struct ProbeJob {
     int64_t bytes = 0;          // 0: absent
     std::vector<uint8_t> data;  // of kIn and kInOut: `bytes` of them
   };
-  std::vector<Arg> args;   // the schema's, in its order
+  std::vector<Arg> args;  // the schema's, in its order
+  // In a batch: the earlier job whose inputs are this one's too; its `args` then need no data. -1: its own.
+  int inputs_of = -1;
   int timed_launches = 0;  // after the checked one, each on its own pair of events
 
   // Library forms and the candidate in turns, each sample behind a pacer (pacer.h): device time of a call
-  // while the queue is full. No cubin: the forms alone.
+  // while the queue is full. No cubin: the forms alone. Jobs of one batch race each other, once for all: their races
+  // must be alike, and so must their problems. Each side has arguments of its own.
   struct Race {
     int rounds = 0;  // 0: no race
     std::string definition_json;
@@ -36,6 +39,9 @@ struct ProbeJob {
     int64_t flush_bytes = 0;  // read before each sample, to evict the L2; 0: the cache stays warm
     int calls = 1;            // a sample; its time is one call's
     int copies = 1;           // of the arguments, through which a sample's calls rotate
+    // Of one candidate: rounds end as soon as the e-process (sign_test.h) of the first form and the candidate has this
+    // much evidence either way, at this margin; 0: never.
+    double margin = 0.01, e_faster = 0, e_slower = 0;
     std::vector<uint8_t> pacer;
   } race{};
 };

@@ -6,10 +6,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 
 #include "evolve/probe/device_run.h"
+#include "evolve/probe/permit_span.h"
 #include "evolve/probe/probe_protocol.h"
 #include "evolve/probe/shared_memory.h"
 #include "evolve/worker/frame_channel.h"
@@ -26,34 +28,57 @@ constexpr int kNotOurs = 64, kNonsense = 65;
 constexpr int kSendTimeoutMs = 10'000;
 constexpr int kWaitMs = 3'600'000;  // a probe that wants nothing for an hour has forgotten us
 
-// The gate's far end: every burst is asked for over the channel.
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// The gate's far end: permits are asked for over the channel, and kept while they last.
 class ChannelBursts final : public probe::Bursts {
  public:
-  ChannelBursts(worker::FrameChannel& channel, int64_t memory_bytes)
-      : channel_(channel), memory_bytes_(memory_bytes) {}
-  Result<int64_t> begin(const std::string& step, int64_t wanted_ns) override {
+  ChannelBursts(worker::FrameChannel& channel, const probe::SharedMemory& memory)
+      : channel_(channel), memory_(memory) {}
+  Result<int64_t> begin(size_t job, std::string_view step, int64_t needs_ns) override {
+    probe::write_note(memory_.at(0), job, step);
+    const int64_t needs = std::clamp<int64_t>(needs_ns, 1, probe::kBurstNs);
+    if (!span_.fits(needs, now_ns())) {
+      give_back();
+      NICHE_RETURN_IF_ERROR(ask());
+    }
+    const int64_t now = now_ns();
+    span_.begin(now);
+    return span_.left(now);
+  }
+  void end() override { span_.end(now_ns()); }
+  void give_back() override {
+    if (!span_.held()) return;
+    Message returned;
+    returned.type = Type::kReturned;
+    returned.ns = span_.give_back();
+    (void)channel_.send(probe::encode(returned), kSendTimeoutMs);  // a channel that is dead shows at the next
+  }
+  int64_t left_ns() const override { return span_.left(now_ns()); }
+
+ private:
+  Status ask() {
     Message ask;
     ask.type = Type::kAsk;
-    ask.text = step;
-    ask.ns = wanted_ns;
+    ask.ns = probe::kBurstNs;
     NICHE_RETURN_IF_ERROR(channel_.send(probe::encode(ask), kSendTimeoutMs));
     auto text = channel_.receive(kWaitMs);
     if (!text.ok()) return text.status();
     if (!*text) return dispatch::busy("no permit");
-    auto m = probe::decode(**text, memory_bytes_);
+    auto m = probe::decode(**text, memory_.bytes());
     if (!m.ok()) return m.status();
     if (m->type != Type::kPermit) return dispatch::corrupt("expected 'permit'");
-    return m->ns;
-  }
-  void end() override {
-    Message returned;
-    returned.type = Type::kReturned;
-    (void)channel_.send(probe::encode(returned), kSendTimeoutMs);  // a channel that is dead shows at the next
+    span_.take(m->ns, now_ns());
+    return {};
   }
 
- private:
   worker::FrameChannel& channel_;
-  const int64_t memory_bytes_;
+  const probe::SharedMemory& memory_;
+  PermitSpan span_;
 };
 
 int complain(const Status& s) {
@@ -90,6 +115,8 @@ int probe_main(const ProbeHooks& hooks, int ordinal) {
   worker::FrameChannel channel(probe::kChannelFd);
   auto memory = probe::SharedMemory::open(probe::kMemoryFd);
   if (!memory.ok()) return complain(memory.status());
+  if ((*memory)->bytes() < probe::StepNote::kBytes)
+    return complain(dispatch::corrupt("too little shared memory"));
 
   auto device = open_device(hooks.driver, ordinal);
   // The library takes seconds to open a device: no burst could hold that.
@@ -109,7 +136,7 @@ int probe_main(const ProbeHooks& hooks, int ordinal) {
     ready.error = device.status().message();
   if (!channel.send(probe::encode(ready), kSendTimeoutMs).ok() || !device.ok()) return 0;
 
-  ChannelBursts bursts(channel, (*memory)->bytes());
+  ChannelBursts bursts(channel, **memory);
   probe::RunState state;
   for (;;) {
     auto text = channel.receive(kWaitMs);
@@ -117,10 +144,11 @@ int probe_main(const ProbeHooks& hooks, int ordinal) {
     if (!*text) return 0;
     auto m = probe::decode(**text, (*memory)->bytes());
     if (!m.ok()) return complain(m.status());
-    if (m->type != Type::kJob) return complain(dispatch::corrupt("expected 'job'"));
+    if (m->type != Type::kJobs) return complain(dispatch::corrupt("expected 'jobs'"));
     Message result;
-    result.type = Type::kResult;
-    Status s = probe::run_on_device({*device, **memory, bursts, library.get(), state}, m->job, &result);
+    result.type = Type::kResults;
+    const Status s =
+        probe::run_on_device({*device, **memory, bursts, library.get(), state}, m->jobs, &result.results);
     if (!s.ok()) return s.code() == dispatch::Code::kNotFound ? 0 : complain(s);
     if (!channel.send(probe::encode(result), kSendTimeoutMs).ok()) return 0;
   }

@@ -1,5 +1,7 @@
 #include "evolve/probe/probe_protocol.h"
 
+#include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 namespace niche::evolve::probe {
@@ -8,7 +10,7 @@ namespace {
 using nlohmann::json;
 using Type = Message::Type;
 
-constexpr const char* kTypes[] = {"ready", "job", "ask", "permit", "returned", "result"};
+constexpr const char* kTypes[] = {"ready", "jobs", "ask", "permit", "returned", "results"};
 
 json phase_to_json(const dispatch::CudaPhase& p) {
   json factors = json::array();
@@ -32,7 +34,7 @@ dispatch::CudaPhase phase_from_json(const json& j) {
 json job_to_json(const JobText& t) {
   json phases = json::array(), args = json::array();
   for (const auto& p : t.plan.phases) phases.push_back(phase_to_json(p));
-  for (const auto& a : t.args) args.push_back({static_cast<int>(a.role), a.bytes, a.at});
+  for (const auto& a : t.args) args.push_back({static_cast<int>(a.role), a.bytes, a.at, a.out_at});
   return {{"name", t.name},
           {"phases", phases},
           {"workspace", t.plan.workspace_bytes},
@@ -48,6 +50,7 @@ json job_to_json(const JobText& t) {
             {"flush", t.race.flush_bytes},
             {"calls", t.race.calls},
             {"copies", t.race.copies},
+            {"stop", {t.race.margin, t.race.e_faster, t.race.e_slower}},
             {"pacer", {t.pacer_at, t.pacer_bytes}}}}};
 }
 
@@ -73,8 +76,10 @@ JobText job_from_json(const json& j, int64_t memory_bytes) {
     const int role = a.at(0).get<int>();
     if (role < 0 || role > static_cast<int>(dispatch::ArgRole::kInOut))
       throw std::runtime_error("unknown role " + std::to_string(role));
-    t.args.push_back({static_cast<dispatch::ArgRole>(role), a.at(1).get<int64_t>(), a.at(2).get<int64_t>()});
+    t.args.push_back({static_cast<dispatch::ArgRole>(role), a.at(1).get<int64_t>(), a.at(2).get<int64_t>(),
+                      a.at(3).get<int64_t>()});
     check_inside(t.args.back().at, t.args.back().bytes, memory_bytes, "an argument");
+    check_inside(t.args.back().out_at, t.args.back().bytes, memory_bytes, "an argument");
   }
   if (t.args.size() > dispatch::kMaxArgs) throw std::runtime_error("too many arguments");
   t.cubin_at = j.at("cubin").at(0).get<int64_t>();
@@ -88,6 +93,9 @@ JobText job_from_json(const json& j, int64_t memory_bytes) {
   race.at("flush").get_to(t.race.flush_bytes);
   race.at("calls").get_to(t.race.calls);
   race.at("copies").get_to(t.race.copies);
+  t.race.margin = race.at("stop").at(0).get<double>();
+  t.race.e_faster = race.at("stop").at(1).get<double>();
+  t.race.e_slower = race.at("stop").at(2).get<double>();
   t.pacer_at = race.at("pacer").at(0).get<int64_t>();
   t.pacer_bytes = race.at("pacer").at(1).get<int64_t>();
   check_inside(t.pacer_at, t.pacer_bytes, memory_bytes, "the pacer");
@@ -96,6 +104,22 @@ JobText job_from_json(const json& j, int64_t memory_bytes) {
       t.race.flush_bytes < 0 || t.race.flush_bytes > kFlushBytesMax)
     throw std::runtime_error("a race out of bounds");
   return t;
+}
+
+json result_to_json(const JobResult& r) {
+  return {
+      {"end", static_cast<int>(r.end)}, {"text", r.text}, {"launch_us", r.launch_us}, {"form_us", r.form_us}};
+}
+JobResult result_from_json(const json& j) {
+  JobResult r;
+  const int end = j.at("end").get<int>();
+  if (end < 0 || end > static_cast<int>(ProbeEnd::kUndecided))
+    throw std::runtime_error("unknown end " + std::to_string(end));
+  r.end = static_cast<ProbeEnd>(end);
+  j.at("text").get_to(r.text);
+  j.at("launch_us").get_to(r.launch_us);
+  j.at("form_us").get_to(r.form_us);
+  return r;
 }
 
 Message read(const json& j, int64_t memory_bytes) {
@@ -108,30 +132,45 @@ Message read(const json& j, int64_t memory_bytes) {
   m.text = j.value("text", "");
   m.error = j.value("error", "");
   m.ns = j.value("ns", int64_t{0});
-  if (m.type == Type::kJob) m.job = job_from_json(j.at("job"), memory_bytes);
-  if (m.type == Type::kResult) {
-    const int end = j.at("end").get<int>();
-    if (end < 0 || end > static_cast<int>(ProbeEnd::kUndecided))
-      throw std::runtime_error("unknown end " + std::to_string(end));
-    m.end = static_cast<ProbeEnd>(end);
-    j.at("launch_us").get_to(m.launch_us);
-    m.form_us = j.value("form_us", std::vector<std::vector<double>>{});
-  }
+  const auto bounded = [](const json& list) -> const json& {
+    if (list.size() > kJobsMax) throw std::runtime_error(std::to_string(list.size()) + " jobs");
+    return list;
+  };
+  if (m.type == Type::kJobs)
+    for (const json& one : bounded(j.at("jobs"))) m.jobs.push_back(job_from_json(one, memory_bytes));
+  if (m.type == Type::kResults)
+    for (const json& one : bounded(j.at("results"))) m.results.push_back(result_from_json(one));
   return m;
 }
 
 }  // namespace
+
+void write_note(uint8_t* memory, size_t job, std::string_view step) {
+  StepNote note{};
+  note.job = static_cast<uint32_t>(job);
+  std::memcpy(note.text, step.data(), std::min(step.size(), StepNote::kTextMax - 1));
+  std::memcpy(memory, &note, sizeof note);
+}
+
+Step read_note(const uint8_t* memory, size_t jobs) {
+  StepNote note{};
+  std::memcpy(&note, memory, sizeof note);
+  note.text[StepNote::kTextMax - 1] = '\0';
+  return {note.job < jobs ? note.job : 0, note.text};
+}
 
 std::string encode(const Message& m) {
   json j = {{"type", kTypes[static_cast<size_t>(m.type)]}};
   if (!m.text.empty()) j["text"] = m.text;
   if (!m.error.empty()) j["error"] = m.error;
   if (m.ns != 0) j["ns"] = m.ns;
-  if (m.type == Type::kJob) j["job"] = job_to_json(m.job);
-  if (m.type == Type::kResult) {
-    j["end"] = static_cast<int>(m.end);
-    j["launch_us"] = m.launch_us;
-    j["form_us"] = m.form_us;
+  if (m.type == Type::kJobs) {
+    j["jobs"] = json::array();
+    for (const JobText& t : m.jobs) j["jobs"].push_back(job_to_json(t));
+  }
+  if (m.type == Type::kResults) {
+    j["results"] = json::array();
+    for (const JobResult& r : m.results) j["results"].push_back(result_to_json(r));
   }
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -3,11 +3,13 @@
 // descriptor 4.
 //
 //   process -> probe   ready {device, error}        first; `error` not empty: no device
-//   probe -> process   job {...}                    one at a time
-//   process -> probe   ask {wanted_ns, step}        before everything that the device has to do
+//   probe -> process   jobs [{...}]                 a batch, one at a time
+//   process -> probe   ask {wanted_ns}              before everything that the device has to do and no permit is left for
 //   probe -> process   permit {burst_ns}            the burst starts now
-//   process -> probe   returned {}                  the device is idle again
-//   process -> probe   result {end, text, launch_us, form_us}
+//   process -> probe   returned {used_ns}           the device is idle again
+//   process -> probe   results [{end, text, launch_us, form_us}]   one a job
+//
+// What the process is about is in the shared memory's first page (StepNote), for the day that it does not come back.
 //
 // Thread-safety: pure functions. Errors: kCorrupt says what the message was instead.
 #pragma once
@@ -30,7 +32,8 @@ struct JobText {
   std::vector<int64_t> axes;
   struct Arg {
     dispatch::ArgRole role = dispatch::ArgRole::kIn;
-    int64_t bytes = 0, at = 0;
+    int64_t bytes = 0, at = 0;  // at: of what it holds before; kOut: unused
+    int64_t out_at = 0;         // of what it holds afterwards; kIn: unused
   };
   std::vector<Arg> args;
   int64_t cubin_at = 0, cubin_bytes = 0;
@@ -39,17 +42,41 @@ struct JobText {
   int64_t pacer_at = 0, pacer_bytes = 0;
 };
 
-struct Message {
-  enum class Type : uint8_t { kReady, kJob, kAsk, kPermit, kReturned, kResult };
-  Type type = Type::kReady;
-  std::string text;  // kReady: the device's class; kAsk: the step; kResult: why
-  std::string error;
-  int64_t ns = 0;  // kAsk: wanted; kPermit: granted
+// What became of one job.
+struct JobResult {
   ProbeEnd end = ProbeEnd::kUndecided;
+  std::string text;  // why
   std::vector<double> launch_us;
   std::vector<std::vector<double>> form_us;
-  JobText job;
 };
+
+struct Message {
+  enum class Type : uint8_t { kReady, kJobs, kAsk, kPermit, kReturned, kResults };
+  Type type = Type::kReady;
+  std::string text;  // kReady: the device's class
+  std::string error;
+  int64_t ns = 0;  // kAsk: wanted; kPermit: granted; kReturned: used
+  std::vector<JobText> jobs;
+  std::vector<JobResult> results;
+};
+
+inline constexpr int kJobsMax = 64;
+
+// The step that the device works on: written by the process before each one. Candidates do not reach it: it is not
+// mapped on the device.
+struct StepNote {
+  static constexpr int64_t kBytes = 4096;  // at the memory's beginning
+  static constexpr size_t kTextMax = 120;
+  uint32_t job;
+  char text[kTextMax];
+};
+void write_note(uint8_t* memory, size_t job, std::string_view step);
+struct Step {
+  size_t job = 0;
+  std::string text;
+};
+// What was written last; a job that is none of `jobs` is taken for the first.
+Step read_note(const uint8_t* memory, size_t jobs);
 
 std::string encode(const Message& message);
 // Also checks that every offset and size of a job lies inside `memory_bytes`.

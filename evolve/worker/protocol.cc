@@ -69,7 +69,11 @@ std::string encode_permit(const Permit& p) {
       {{"type", "permit"}, {"id", p.id}, {"burst_ns", p.burst_ns}, {"retry_after_ns", p.retry_after_ns}});
 }
 std::string encode_return(const Permit& p, bool revoked) {
-  return dump({{"type", "return"}, {"id", p.id}, {"burst_ns", p.burst_ns}, {"revoked", revoked}});
+  return dump({{"type", "return"},
+               {"id", p.id},
+               {"burst_ns", p.burst_ns},
+               {"used_ns", p.used_ns},
+               {"revoked", revoked}});
 }
 
 Result<Message> decode(std::string_view text) {
@@ -106,6 +110,7 @@ Result<Message> decode(std::string_view text) {
       j.at("id").get_to(m.permit.id);
       j.at("burst_ns").get_to(m.permit.burst_ns);
       m.permit.retry_after_ns = j.value("retry_after_ns", int64_t{0});
+      m.permit.used_ns = j.value("used_ns", int64_t{0});
       m.revoked = j.value("revoked", false);
     } else {
       return corrupt("worker message: unknown type '" + type + "'");

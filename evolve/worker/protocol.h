@@ -8,7 +8,7 @@
 //
 // A session for a device also asks for permits (probe/permit_gate.h), one at a time:
 //   worker -> server   ask {wanted_ns};  server -> worker   permit {id, burst_ns, retry_after_ns}
-//   worker -> server   return {id, burst_ns, revoked}
+//   worker -> server   return {id, burst_ns, used_ns, revoked}
 //
 // Thread-safety: pure functions. Errors: kCorrupt says what the message was instead.
 #pragma once

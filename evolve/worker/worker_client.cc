@@ -120,6 +120,7 @@ class Client final : public WorkerClient {
     if (m.type == worker::Message::Type::kReturn) {
       if (!held_ || m.permit.id != held_.id)
         return dispatch::corrupt("worker message: returns a permit that it does not hold");
+      held_.used_ns = m.permit.used_ns;
       m.revoked ? permits_->revoke(held_) : permits_->give_back(held_);
       held_ = {};
       return {};

@@ -22,11 +22,12 @@
 namespace niche {
 
 // Sets cuda_devices, devices and device_workspace. `driver`: null: this machine's. `tuning_duty`: the share of a serving
-// device's time that sessions may have between its requests. kUnsupported: no driver or no device; the config is left
-// alone.
+// device's time that sessions may have between its requests; it rises up to `tuning_duty_max` while requests' p99 stays
+// within 3 % of what it is without sessions, and falls back at once (evolve/probe/duty_governor.h). kUnsupported: no driver
+// or no device; the config is left alone.
 dispatch::Status enable_cuda(RuntimeConfig* config,
                              std::shared_ptr<const dispatch::CudaDriver> driver = nullptr,
-                             double tuning_duty = evolve::PermitLimits{}.duty);
+                             double tuning_duty = evolve::PermitLimits{}.duty, double tuning_duty_max = 0.1);
 
 // The environment key of kernels for a device, computed alike by server, worker and command line. `compiler`:
 // CudaToolchain::version(); empty: open.

@@ -98,14 +98,15 @@ struct Device {
 
 class CudaPlane final : public DevicePlane {
  public:
-  static Result<std::shared_ptr<CudaPlane>> open(std::shared_ptr<const CudaDriver> driver,
-                                                 double tuning_duty) {
+  static Result<std::shared_ptr<CudaPlane>> open(std::shared_ptr<const CudaDriver> driver, double tuning_duty,
+                                                 double tuning_duty_max) {
     auto found = dispatch::CudaInfo::discover(*driver);
     if (!found.ok()) return found.status();
     if (found->empty()) return dispatch::unsupported("no CUDA device");
     auto plane = std::make_shared<CudaPlane>();
     plane->driver_ = driver;
     plane->limits_.duty = tuning_duty;
+    plane->limits_.duty_max = tuning_duty_max;
     for (const dispatch::CudaInfo& info : *found) {
       auto d = std::make_unique<Device>();
       auto device = CudaDevice::open(driver, info);
@@ -204,13 +205,14 @@ class CudaPlane final : public DevicePlane {
 
 }  // namespace
 
-Status enable_cuda(RuntimeConfig* config, std::shared_ptr<const CudaDriver> driver, double tuning_duty) {
+Status enable_cuda(RuntimeConfig* config, std::shared_ptr<const CudaDriver> driver, double tuning_duty,
+                   double tuning_duty_max) {
   if (driver == nullptr) {
     auto loaded = CudaDriver::load();
     if (!loaded.ok()) return loaded.status();
     driver = *loaded;
   }
-  auto plane = CudaPlane::open(std::move(driver), tuning_duty);
+  auto plane = CudaPlane::open(std::move(driver), tuning_duty, tuning_duty_max);
   if (!plane.ok()) return plane.status();
   config->cuda_devices = (*plane)->count();
   config->devices = *plane;

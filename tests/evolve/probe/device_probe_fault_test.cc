@@ -41,7 +41,7 @@ class DeviceProbeTest : public ::testing::Test {
   }
   dispatch::SystemClock clock;
   Traffic traffic;
-  PermitGate gate{{300'000, 1.0}, clock, [this] { return traffic; }};
+  PermitGate gate{{.burst_ns = 300'000, .duty = 1.0}, clock, [this] { return traffic; }};
   DeviceProbe probe{options(), gate, clock};
 
   void expect_right(const ProbeOutcome& o) {
@@ -60,9 +60,11 @@ TEST_F(DeviceProbeTest, KernelRunsInAnotherProcessUnderPermitsAndIsTimed) {
   EXPECT_EQ(o.launch_us.size(), 40u);
   EXPECT_DOUBLE_EQ(o.launch_us[0], static_cast<double>(0.0125f) * 1e3);
   EXPECT_FALSE(o.candidate_at_fault());
-  // 12.5 us and 20 on the host: nine launches a burst of 300 us.
-  EXPECT_EQ(o.bursts, 2 + 5) << "to load, to launch, and the timed ones; copies need no permit";
-  EXPECT_EQ(gate.counts().granted, 7u);
+  // One to load and to launch, one for the timed ones, since the fake device's time costs none: copies need no permit.
+  EXPECT_GE(o.bursts, 2);
+  EXPECT_LE(o.bursts, 7) << "12.5 us and 20 on the host: nine launches a burst of 300 us at least";
+  EXPECT_EQ(gate.counts().granted, static_cast<uint64_t>(o.bursts));
+  EXPECT_GT(gate.counts().used_ns, 0);
   EXPECT_EQ(probe.device(), "Fake GPU sm_90 132 SM 1980 MHz memory 3201 MHz x 6144 bit 139 GiB");
   const int pid = probe.pid();
   EXPECT_GT(pid, 0);
@@ -175,6 +177,68 @@ TEST_F(DeviceProbeTest, BusyServerGivesNoPermitAndTheCandidateIsNotJudged) {
   EXPECT_NE(out.text.find("no permit within 20 ms"), std::string::npos) << out.text;
   EXPECT_EQ(gate.counts().granted, 0u);
   EXPECT_GT(gate.counts().busy, 10u);
+}
+
+TEST_F(DeviceProbeTest, JobsOfABatchSharePermitsAndInputs) {
+  std::vector<ProbeJob> jobs(6, job("twice"));
+  for (size_t i = 0; i < jobs.size(); ++i) jobs[i].name = "twice." + std::to_string(i);
+  for (size_t i = 1; i < jobs.size(); ++i) {
+    jobs[i].inputs_of = 0;
+    jobs[i].args[0].data.clear();
+  }
+  const auto outcomes = probe.run_all(jobs);
+  ASSERT_EQ(outcomes.size(), jobs.size());
+  for (const ProbeOutcome& o : outcomes) expect_right(o);
+  EXPECT_LT(gate.counts().granted, 8u) << "twelve steps";
+  EXPECT_EQ(probe.counts().started, 1);
+}
+
+TEST_F(DeviceProbeTest, WhoHangsInABatchIsNamedAndTheOthersRun) {
+  const std::vector<ProbeJob> jobs = {job("twice"), job("hangs"), job("twice")};
+  const auto outcomes = probe.run_all(jobs);
+  expect_right(outcomes[0]);
+  EXPECT_EQ(outcomes[1].end, ProbeEnd::kHung);
+  EXPECT_NE(outcomes[1].text.find("launch of twice.hangs was not done"), std::string::npos)
+      << outcomes[1].text;
+  expect_right(outcomes[2]);
+  EXPECT_EQ(probe.counts().hung, 1);
+  EXPECT_EQ(probe.counts().started, 2);
+}
+
+TEST_F(DeviceProbeTest, WhoEndsTheContextOfABatchIsNamedAndTheOthersRun) {
+  const std::vector<ProbeJob> jobs = {job("faults"), job("twice"), job("exits"), job("twice")};
+  const auto outcomes = probe.run_all(jobs);
+  EXPECT_EQ(outcomes[0].end, ProbeEnd::kFault) << outcomes[0].text;
+  expect_right(outcomes[1]);
+  EXPECT_EQ(outcomes[2].end, ProbeEnd::kDied) << outcomes[2].text;
+  EXPECT_NE(outcomes[2].text.find("of twice.exits"), std::string::npos) << outcomes[2].text;
+  expect_right(outcomes[3]);
+  EXPECT_EQ(probe.counts().started, 3);
+}
+
+TEST_F(DeviceProbeTest, ABatchWithAWriteOutOfBoundsIsTakenApart) {
+  ProbeJob refused = job("twice");
+  refused.plan.phases[0].threads = 2048;
+  const std::vector<ProbeJob> jobs = {job("twice"), job("past_end"), refused, job("changes_input"),
+                                      job("twice")};
+  const auto outcomes = probe.run_all(jobs);
+  expect_right(outcomes[0]);
+  EXPECT_EQ(outcomes[1].end, ProbeEnd::kOutOfBounds);
+  EXPECT_EQ(outcomes[2].end, ProbeEnd::kRefused);
+  EXPECT_EQ(outcomes[3].end, ProbeEnd::kOutOfBounds);
+  expect_right(outcomes[4]);
+  EXPECT_EQ(probe.counts().started, 1);
+  EXPECT_EQ(probe.counts().out_of_bounds, 2);
+}
+
+TEST_F(DeviceProbeTest, ABatchLargerThanItsMemoryRunsInParts) {
+  std::vector<ProbeJob> jobs(40, job("twice"));
+  for (ProbeJob& j : jobs) {
+    j.args[1].bytes = 60'000;
+    j.name += std::to_string(&j - jobs.data());
+  }
+  const auto outcomes = probe.run_all(jobs);
+  for (const ProbeOutcome& o : outcomes) EXPECT_EQ(o.end, ProbeEnd::kRan) << o.text;
 }
 
 TEST_F(DeviceProbeTest, JobThatDoesNotFitIsRefusedByItsSize) {

@@ -12,7 +12,7 @@ class PermitGateTest : public ::testing::Test {
  protected:
   dispatch::ManualClock clock{1'000'000'000};
   Traffic traffic;
-  PermitGate gate{{300 * kUs, 0.01}, clock, [this] { return traffic; }};
+  PermitGate gate{{.burst_ns = 300 * kUs, .duty = 0.01}, clock, [this] { return traffic; }};
 
   // A burst of `ns`, if there is a permit for it.
   bool burst(int64_t ns) {
@@ -95,6 +95,69 @@ TEST_F(PermitGateTest, RequestsThatArriveDuringABurstAreCounted) {
   clock.advance_ns(301 * kUs);
   gate.give_back(late);
   EXPECT_EQ(gate.counts().overrun, 1u);
+}
+
+TEST_F(PermitGateTest, WhatTheHolderSaysCountsAndNeverMoreThanTheWhole) {
+  Permit p = gate.ask(300 * kUs);
+  clock.advance_ns(500 * kUs);  // messages
+  p.used_ns = 200 * kUs;
+  gate.give_back(p);
+  EXPECT_EQ(gate.counts().used_ns, 200 * kUs);
+  EXPECT_EQ(gate.counts().overrun, 0u);
+  clock.advance_ns(1'000 * kMs);
+  p = gate.ask(300 * kUs);
+  clock.advance_ns(100 * kUs);
+  p.used_ns = 900 * kUs;
+  gate.give_back(p);
+  EXPECT_EQ(gate.counts().used_ns, 300 * kUs);
+  clock.advance_ns(1'000 * kMs);
+  p = gate.ask(300 * kUs);
+  clock.advance_ns(50 * kMs);
+  p.used_ns = 1;
+  gate.revoke(p);
+  EXPECT_EQ(gate.counts().used_ns, 300 * kUs + 50 * kMs) << "who had to be killed says nothing";
+}
+
+TEST_F(PermitGateTest, ABusyStretchIsSavedForTheNextGapUpToFourBursts) {
+  traffic.opened = 1;
+  clock.advance_ns(10'000 * kMs);
+  EXPECT_FALSE(gate.ask(300 * kUs));
+  traffic.closed = 1;
+  int bursts = 0;
+  while (burst(300 * kUs)) ++bursts;
+  EXPECT_EQ(bursts, 4);
+}
+
+TEST(PermitGateDuty, RisesWhileRequestsAreQuickAndFallsWhenTheyAreNot) {
+  dispatch::ManualClock clock{1'000'000'000};
+  PermitLimits limits;
+  limits.duty = 0.02, limits.duty_max = 0.1;
+  PermitGate gate(limits, clock, [] { return Traffic(); });
+  const auto second = [&](double ns) {
+    int64_t used = 0;
+    for (int i = 0; i < 1000; ++i) {
+      if (const Permit p = gate.ask(300 * kUs)) {
+        clock.advance_ns(300 * kUs);
+        gate.give_back(p);
+        used += 300 * kUs;
+      }
+      clock.advance_ns(1 * kMs);
+      gate.request_took(ns, 3e6);
+    }
+    return static_cast<double>(used) / 1e9;
+  };
+  (void)second(2e6);
+  (void)second(2e6);
+  const double risen = second(2e6);
+  EXPECT_DOUBLE_EQ(gate.counts().duty, 0.1);
+  EXPECT_NEAR(risen, 0.1, 0.02);
+  (void)second(4e6);
+  EXPECT_NEAR(second(4e6), 0.02, 0.01) << "all are slow: the floor";
+  // Requests that nobody's bursts could have met say nothing.
+  clock.advance_ns(5'000 * kMs);
+  const double before = gate.counts().duty;
+  for (int i = 0; i < 2000; ++i) gate.request_took(2e6, 3e6);
+  EXPECT_DOUBLE_EQ(gate.counts().duty, before);
 }
 
 }  // namespace

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Regret at unseen shapes: kernels are found at a few shapes of a row, then timed at others of the same Definition, beside
+all other candidates and the library forms there (regret_rule.py says what is computed).
+
+  regret.py --library libniche_cuda_bench.so --out regret.json [--points N] [--seconds S] [--ops A,B]
+
+Times are h200.py's sweep: three replays of a graph over rotating buffers, so a regret below 1.03 is none. A row that is in
+the file already is left out."""
+import argparse
+import json
+import multiprocessing
+import os
+import time
+
+from hang_guard import Guard
+from niche_device import Niche, NicheError, find_nvrtc
+from regret_rule import at_unseen, region_kernel, summary
+
+CONV = {"Ci": 96, "Co": 96, "K": 3}
+# Operator, element type, constant axes, shapes that were seen, shapes that were not: between them, odd ones, and one of
+# half and one of twice the extremes.
+ROWS = [
+    ("rms_norm", "bf16", {"N": 4096}, [(256,), (4096,)], [(128,), (333,), (777,), (1500,), (2049,), (8192,)]),
+    ("fused_add_rms_norm", "bf16", {"N": 4096}, [(16,), (4096,)], [(8,), (77,), (500,), (1023,), (8192,)]),
+    ("map_id", "i64", {"T": 10000}, [(50000,), (1000000,)], [(25000,), (77777,), (200001,), (499999,), (2000000,)]),
+    ("conv1d", "f16", CONV, [(64, 200), (512, 200)], [(32, 200), (100, 200), (333, 200), (200, 150), (1024, 77)]),
+    ("optimized_fm", "f16", {"N": 40, "D": 224, "K": 448}, [(128,), (1024,)], [(64,), (333,), (777,), (2048,)]),
+    ("pffn", "f16", {"N": 150, "D": 96, "K": 192}, [(128,), (1024,)], [(64,), (333,), (777,), (2048,)]),
+    ("sdpa_decode", "bf16", {"Hq": 32, "Hk": 8, "D": 128}, [(1, 4096), (8, 1024)], [(1, 2000), (3, 1037), (4, 3000), (16, 512)]),
+    ("linear", "bf16", {"N": 4096, "K": 4096}, [(1,), (16,)], [(2,), (5,), (9,), (31,)]),
+    ("embedding_bag", "f32", {"V": 100000, "D": 64}, [(50000, 1024), (200000, 4096)], [(9999, 321), (100001, 5000), (400000, 8192)]),
+]
+
+NICHE = None
+
+
+def compile_one(ident):
+    try:
+        return ident, NICHE.compile(ident)
+    except NicheError as e:
+        return ident, {"error": str(e)}
+
+
+def name(row):
+    return f"{row[0]} {row[1]} " + " ".join(f"{k}={v}" for k, v in row[2].items())
+
+
+def main(args):
+    global NICHE
+    start = time.time()
+    os.makedirs(args.cache, exist_ok=True)
+    NICHE = Niche(args.library, args.cache, args.nvrtc or find_nvrtc())
+    results = {"rows": []}
+    if os.path.exists(args.out):
+        with open(args.out) as f:
+            results = json.load(f)
+    done = {r["row"] for r in results["rows"]}
+    todo = [r for r in ROWS if name(r) not in done and (not args.ops or r[0] in args.ops.split(","))]
+    from ops_defaults import DEFAULT_ATTRS
+    proposals = {name(r): NICHE.propose(r[0], r[1], r[2], DEFAULT_ATTRS.get(r[0], {}), args.points) for r in todo}
+    # Forked before CUDA is touched; the cubins come back through the cache directory.
+    pool = multiprocessing.get_context("fork").Pool(args.jobs)
+    jobs = {k: [pool.apply_async(compile_one, (c["id"],)) for c in list_] for k, list_ in proposals.items()}
+
+    import bench_device
+
+    def log(text):
+        print(f"[{time.time() - start:6.1f}] {text}", flush=True)
+
+    bench = bench_device.Bench(NICHE, args, log)
+    bench.guard = Guard(args.out + ".running", args.hang)
+    results["machine"] = {**NICHE.device, "torch": bench.torch_version, "commit": args.commit}
+    for row in todo:
+        if time.time() - start > args.seconds:
+            break
+        op, dtype, consts, seen, unseen = row
+        built = [j.get(timeout=240) for j in jobs[name(row)]]
+        times, library = {}, {}
+        for shape in seen + unseen:
+            if time.time() - start > args.seconds + 30:
+                break
+            try:
+                state = bench.sweep((op, dtype, consts, shape, False), f"{name(row)} x {shape}", proposals[name(row)], built)
+                times[shape], library[shape] = state["times"], min(us for us, _ in state["forms"].values())
+            except Exception as e:  # one shape's failure is its own
+                log(f"{name(row)} x {shape}: FAILED {type(e).__name__}: {str(e)[:200]}")
+        kernel = region_kernel([times[s] for s in seen if s in times])
+        if kernel is None:
+            continue
+        points = [{"shape": list(s), **at_unseen(kernel, times[s], library[s])} for s in unseen if s in times]
+        results["rows"].append({"row": name(row), "seen": [list(s) for s in seen], "kernel": kernel, "points": points})
+        results["summary"] = summary([p for r in results["rows"] for p in r["points"]])
+        with open(args.out + ".part", "w") as f:
+            json.dump(results, f, indent=1)
+        os.replace(args.out + ".part", args.out)
+        for p in points:
+            log(f"{name(row)} x {p['shape']}: regret " + ("- (the library serves)" if p["regret"] is None else
+                f"{p['regret']:.3f}, library over it {p['ratio']:.2f}"))
+    pool.terminate()
+    print("regret:", json.dumps(results.get("summary")))
+
+
+if __name__ == "__main__":
+    p = argparse.ArgumentParser()
+    p.add_argument("--library", required=True)
+    p.add_argument("--out", required=True)
+    p.add_argument("--cache", default="/tmp/niche_cubins")
+    p.add_argument("--nvrtc", default="")
+    p.add_argument("--ops", default="")
+    p.add_argument("--points", type=int, default=32)
+    p.add_argument("--seconds", type=float, default=90)
+    p.add_argument("--hang", type=float, default=20)
+    p.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    p.add_argument("--commit", default="")
+    main(p.parse_args())
