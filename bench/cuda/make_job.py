@@ -70,8 +70,8 @@ def headers_of(job, tree):
     if r.returncode != 0:
         return {r.stderr[:600]}
     words = r.stdout.replace("\\\n", " ").split()[1:]
-    known = (tree, torch, "/usr/local/cuda", "/usr/lib/gcc", "/usr/include/c++", "/usr/include/x86_64-linux-gnu/c++")
-    return {w for w in map(os.path.normpath, words) if w.startswith("/") and not w.startswith(known)}
+    known = (os.path.realpath(tree), os.path.realpath(torch), "/usr/local/cuda", "/usr/lib/gcc", "/usr/include/c++", "/usr/include/x86_64-linux-gnu/c++")
+    return {w for w in map(os.path.realpath, words) if w.startswith("/") and not w.startswith(known)}
 
 
 def check_headers(tree):
@@ -82,11 +82,12 @@ def check_headers(tree):
         for job, strange in zip(jobs, pool.map(lambda j: headers_of(j, tree), jobs)):
             for header in strange:
                 lost.setdefault(header, job["file"])
-    missing = []
-    for header, user in sorted(lost.items()):
-        owner = subprocess.run(["dpkg", "-S", header], capture_output=True, text=True).stdout.split(":")[0]
-        if owner not in BASE_HEADERS:
-            missing.append(f"{header} ({owner or 'no package'}), for {user}")
+    owners = {}
+    if lost:
+        lines = subprocess.run(["dpkg", "-S", *lost], capture_output=True, text=True).stdout.splitlines()
+        owners = {path: packages.split(":")[0] for packages, path in (line.rsplit(": ", 1) for line in lines)}
+    missing = [f"{h} ({owners.get(h, 'no package')}), for {user}" for h, user in sorted(lost.items())
+               if owners.get(h) not in BASE_HEADERS]
     return missing, len(jobs)
 
 
