@@ -1,18 +1,16 @@
-// Proposers against services that refuse, stall, break off and answer nonsense, against programs that hang, lie and
-// chatter, and across the process boundary.
+// Proposers against services that refuse, stall, break off and answer nonsense, and against programs that hang, lie and
+// chatter.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 
 #include "evolve/proposer/chat_proposer.h"
 #include "evolve/proposer/local_proposers.h"
-#include "evolve/proposer/proposer_process.h"
-#include "evolve/proposer/secrets.h"
 #include "tests/evolve/misbehaving_server.h"
+#include "tests/evolve/seconds_of.h"
 #include "tests/evolve/temp_dir.h"
 
 namespace niche::evolve::proposer {
@@ -55,12 +53,6 @@ class Chat : public ::testing::Test {
   }
   Server server;
 };
-
-double seconds_of(const std::function<void()>& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 TEST_F(Chat, StreamsAnAnswerAndSettlesItsCost) {
   server.then(Server::answer(200, kGood));
@@ -421,117 +413,5 @@ TEST(MakeProposer, RefusesWhatCannotBeSafeOrBounded) {
   EXPECT_TRUE(make_proposer("openai:http://127.0.0.1:8080/v1#m", o).ok());
 }
 
-ProposerProcessOptions process(const std::string& spec) {
-  ProposerProcessOptions o;
-  o.program = "/proc/self/exe";
-  o.args = {"proposer"};
-  o.spec = spec;
-  return o;
-}
-
-std::optional<Result<ProposalReply>> wait(ProposalSource& s) {
-  for (int i = 0; i < 300; ++i)
-    if (auto r = s.poll(100)) return r;
-  return std::nullopt;
-}
-
-TEST(ProposerProcess, AnswersWithoutHoldingUpTheSession) {
-  auto s = start_proposer_process(process("exec:sleep 0.3; echo answer; exit $(( $(cat | wc -c) == 0 ))"));
-  ASSERT_TRUE(s.ok()) << s.status().to_string();
-  ASSERT_TRUE((*s)->idle());
-  ASSERT_TRUE((*s)->start(request()).ok());
-  EXPECT_FALSE((*s)->idle());
-  EXPECT_FALSE((*s)->poll(0).has_value());
-  const auto r = wait(**s);
-  ASSERT_TRUE(r && r->ok());
-  EXPECT_EQ((*r)->text, "answer\n");
-  EXPECT_TRUE((*s)->idle());
-}
-
-TEST(ProposerProcess, FailuresComeBackAndLastingOnesEndIt) {
-  auto s = start_proposer_process(process("exec:exit 9"));
-  ASSERT_TRUE(s.ok());
-  ASSERT_TRUE((*s)->start(request()).ok());
-  auto r = wait(**s);
-  ASSERT_TRUE(r && !r->ok());
-  EXPECT_FALSE((*s)->ended());
-  auto t = start_proposer_process(process("exec:/no/such/program"));
-  ASSERT_TRUE((*t)->start(request()).ok());
-  ASSERT_TRUE(wait(**t));
-  EXPECT_TRUE((*t)->ended());
-  EXPECT_FALSE(start_proposer_process(process("what:is this")).ok());
-  auto missing = process("exec:true");
-  missing.program = "/no/such/niche";
-  EXPECT_EQ(start_proposer_process(missing).status().code(), Code::kNotFound);
-}
-
-TEST(ProposerProcess, ItsDeathIsTheEndOfModelsNotOfTheSession) {
-  auto s = start_proposer_process(process("exec:kill -9 $PPID"));
-  ASSERT_TRUE(s.ok());
-  ASSERT_TRUE((*s)->start(request()).ok());
-  const auto r = wait(**s);
-  ASSERT_TRUE(r && !r->ok());
-  EXPECT_TRUE((*s)->ended());
-}
-
-TEST(ProposerProcess, GoesWithTheSession) {
-  auto s = start_proposer_process(process("exec:sleep 1000"));
-  ASSERT_TRUE((*s)->start(request(900)).ok());
-  EXPECT_LT(seconds_of([&] { s->reset(); }), 5);
-}
-
-TEST(ProposerProcess, TellsWhatAQuestionCostThatItGaveUp) {
-  Server server;
-  server.then([&server](int, const std::string&) {
-    while (!server.stopping()) ::poll(nullptr, 0, 10);
-  });
-  auto o = process("openai:" + server.url() + "/v1#m");
-  o.price = {1, 1};
-  o.budget.usd_max = 1;
-  auto s = start_proposer_process(o);
-  ASSERT_TRUE(s.ok()) << s.status().to_string();
-  ASSERT_TRUE((*s)->start_from({10, 20, 0, 0.5, false}).ok());
-  ASSERT_TRUE((*s)->spent());
-  EXPECT_NEAR((*s)->spent()->usd, 0.5, 1e-9);
-  ASSERT_TRUE((*s)->start(request(900)).ok());
-  while (server.requests().empty()) ::poll(nullptr, 0, 5);
-  EXPECT_LT(seconds_of([&] { (*s)->finish(); }), 2);
-  EXPECT_TRUE((*s)->ended());
-  EXPECT_GT((*s)->spent()->usd, 0.5 + 100e-6);
-  EXPECT_LT((*s)->spent()->usd, 0.501);
-  (*s)->finish();  // has nothing left to do
-}
-
-TEST(ProposerProcess, GivingUpAProgramCostsNothing) {
-  auto s = start_proposer_process(process("exec:sleep 1000"));
-  ASSERT_TRUE(s.ok());
-  ASSERT_TRUE((*s)->start(request(900)).ok());
-  EXPECT_LT(seconds_of([&] { (*s)->finish(); }), 2);
-  EXPECT_TRUE((*s)->ended());
-  EXPECT_EQ((*s)->spent()->usd, 0);
-}
-
-TEST(Secrets, LeaveTheMemoryOfTheProcessThatForks) {
-  const char* value = "sk-very-secret-value";
-  ::setenv("NICHE_TEST_API_KEY", value, 1);
-  const char* at = ::getenv("NICHE_TEST_API_KEY");
-  auto s = start_proposer_process(process("exec:printf %s \"$NICHE_TEST_API_KEY\"; cat >/dev/null"));
-  ASSERT_TRUE(s.ok());
-  EXPECT_GE(scrub_environment(), 1);
-  EXPECT_EQ(::getenv("NICHE_TEST_API_KEY"), nullptr);
-  EXPECT_EQ(std::string(at, 5), std::string(5, '\0'));
-  // The process that asks the model has it still.
-  ASSERT_TRUE((*s)->start(request()).ok());
-  const auto r = wait(**s);
-  ASSERT_TRUE(r && r->ok());
-  EXPECT_EQ((*r)->text, value);
-}
-
 }  // namespace
 }  // namespace niche::evolve::proposer
-
-int main(int argc, char** argv) {
-  if (argc == 2 && std::string(argv[1]) == "proposer") return niche::evolve::proposer::proposer_main();
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}
