@@ -1,8 +1,11 @@
 # niche_library(NAME SOURCES ... [PUBLIC libs] [PRIVATE libs]): one static, position-independent target a folder.
 # niche_test(NAME SOURCES ... LABEL unit|stress|fault|fuzz [LIBS ...] [TIMEOUT s] [GROUPS ...] [SERIAL] [SANITIZED | RACES]): one
-# GoogleTest program, registered with CTest case by case and labelled. GROUPS: of these ("Suite.Case") all parameters are one test of
-# CTest, in one process, where a process's start costs more than a parameter; a failure names its parameters. SERIAL: no other test beside it. SANITIZED: of the concurrent parts and the
-# parsers, also built by niche_sanitized_tests and run under the sanitizers in CI. RACES: under the thread sanitizer alone.
+# GoogleTest program, registered with CTest case by case and labelled.
+#   GROUPS: of these ("Suite.Case") all parameters are one test of CTest, in one process, where a process's start costs more than
+#     a parameter; a failure names its parameters.
+#   SERIAL: no other test beside it.
+#   SANITIZED: of the concurrent parts and the parsers, also built by niche_sanitized_tests and run under the sanitizers in CI.
+#   RACES: under the thread sanitizer alone.
 add_custom_target(niche_sanitized_tests)
 
 add_library(niche_flags INTERFACE)
