@@ -1,5 +1,6 @@
 // Control's sessions: when to start one, what became of it.
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "evolve/definition_json.h"
@@ -22,6 +23,14 @@ Planner::Outcome outcome_of(const SessionEvent& last, int kernels) {
   if (starts("busy")) return Planner::Outcome::kBusy;
   if (starts("unsupported") || starts("not_found") || starts("invalid")) return Planner::Outcome::kRefused;
   return Planner::Outcome::kBroken;
+}
+
+// The trouble of "wall time (model: trouble)", as a session's last words have it.
+std::string model_trouble(const std::string& reason) {
+  constexpr std::string_view kMark = "(model: ";
+  const size_t mark = reason.find(kMark), end = reason.rfind(')');
+  if (mark == std::string::npos || end == std::string::npos || end < mark) return {};
+  return reason.substr(mark + kMark.size(), end - mark - kMark.size());
 }
 
 }  // namespace
@@ -98,8 +107,9 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       if (outcome == Planner::Outcome::kNothing && d.yielding) outcome = Planner::Outcome::kYielded;
       planner_.session_ended(d.place(), outcome, now_ns);
       d.refusal = outcome == Planner::Outcome::kRefused ? e.reason : "";
-      if (const size_t model = e.reason.find("model: "); model != std::string::npos)
-        proposer_trouble_ = e.reason.substr(model + 7);
+      // It is over once a model answers with a program again.
+      if (const std::string trouble = model_trouble(e.reason); !trouble.empty() || e.programs > 0)
+        proposer_trouble_ = trouble;
       // What is left to gain, for the ranking: little once a session found its best, nothing where it found
       // none.
       if (outcome == Planner::Outcome::kGained)
