@@ -128,6 +128,13 @@ OpTest layer_norm_of_constant_rows() {
   return t;
 }
 
+TEST(LayerNormProgram, PassesTheHarnessOfTheTemplates) {
+  if (!native_target().avx2) GTEST_SKIP() << "written for AVX2";
+  const ProgramFamily program("layer_norm", "layer_norm/1.reply.md");
+  for (const OpTest& test : {layer_norm_test(), layer_norm_of_constant_rows()})
+    check_family(program, test, {{"f32", {{"N", 16}}, {}, {{1}, {5}, {8}, {9}, {67}, {512}}}}, 0);
+}
+
 TEST(LayerNorm, ConstantRowsGiveTheirBias) {
   evolve::FamilyRegistry registry;
   ops_cpu::add_layer_norm_family(registry);
