@@ -126,8 +126,8 @@ class Process final : public ProposalSource {
   }
   void finish() override {
     if (ended_) return;
-    ::shutdown(channel_->fd(),
-               SHUT_WR);  // it sees that nobody asks any more, and can still say what it has spent
+    // It sees that nobody asks any more, and can still say what it has spent.
+    ::shutdown(channel_->fd(), SHUT_WR);
     (void)poll(kFinishTimeoutMs);
     ended_ = true;
   }

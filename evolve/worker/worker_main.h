@@ -2,8 +2,9 @@
 // re-executed (its main calls this first). It serves one session over the socket at descriptor 3 and ends
 // with it.
 //
-// Single-threaded, because the evaluator forks. It makes itself small (oom_score_adj 1000, SCHED_IDLE, nice
-// 19, a limit on data) and dies with the server (PR_SET_PDEATHSIG; end of the socket).
+// Single-threaded as long as the evaluator forks (a device's judge forks first, and has threads then). It makes
+// itself small (oom_score_adj 1000, SCHED_IDLE, nice 19, a limit on data) and dies with the server
+// (PR_SET_PDEATHSIG; end of the socket).
 #pragma once
 
 #include <functional>

@@ -27,7 +27,7 @@ Status commit(const Options& o, const dispatch::Definition& definition, evolve::
   // A kernel that does not name itself is named by its text.
   if (std::string& name = rendered.source.kernel_name; name.ends_with(".file"))
     name += '.' + rendered.text_hash.substr(0, 10) + '.' +
-            evolve::arch_name(evolve::detect_target(o.threads)).substr(4);
+            evolve::arch_name(evolve::detect_target(o.threads)).substr(4);  // "cpu.avx2": "avx2"
   const std::string name = rendered.source.kernel_name;
   const dispatch::SystemClock clock;
   auto file = cache.commit(
@@ -45,8 +45,8 @@ int run(const Options& o) {
   if (!bench.ok()) return fail(bench.status());
   auto definition = (*bench)->definition(o.definition);
   if (!definition.ok()) return fail(definition.status());
-  std::unique_ptr<kernels_cache::KernelCache>
-      cache;  // before the judging: a directory that is refused costs no time
+  // Opened before the judging: a directory that is refused costs no time.
+  std::unique_ptr<kernels_cache::KernelCache> cache;
   if (!o.commit.empty()) {
     CacheFlags flags;
     flags.dir = o.commit;

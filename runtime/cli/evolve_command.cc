@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -68,9 +69,12 @@ dispatch::Result<evolve::SeenProblem> parse_weighted(const std::string& text, co
   return p;
 }
 
-std::string text(const char* format, auto... values) {
+[[gnu::format(printf, 1, 2)]] std::string text(const char* format, ...) {
   char out[256];
-  std::snprintf(out, sizeof out, format, values...);
+  va_list values;
+  va_start(values, format);
+  std::vsnprintf(out, sizeof out, format, values);
+  va_end(values);
   return out;
 }
 

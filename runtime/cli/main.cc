@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   // First: a worker forks, and must not have a thread by then. `niche probe 1`: candidates on GPU 1.
   if (niche::is_worker(argc, argv)) return niche::worker_main(argc, argv, niche::cli::start_session_proposer);
 
-  // The process that asks a model; started by `niche evolve --proposer`.
+  // The process that asks a model; started by `niche evolve --proposer` and by `niche worker`.
   if (argc == 2 && std::string_view(argv[1]) == "proposer") return niche::evolve::proposer::proposer_main();
 
   CLI::App app{"niche: shape-aware dispatch of evolved, verified kernels"};
