@@ -27,7 +27,8 @@ TARGETS = ["ranker", "niche", "niche_live_check", "evolve_judge_case_lanes_test"
 SCRIPTS = ["bench_device.py", "build_there.py", "check.py", "compact.py", "h200.py", "hang_guard.py", "niche_device.py",
            "one_kernel.py", "ops.py", "ops_defaults.py", "regret.py", "regret_rule.py", "rows.py"]
 TRACE = "examples/ranker/data/azure_llm_2023_conv_sample.csv"
-BYTES_MAX = 15 << 20
+MADE_HERE = "go.sh"  # is in every job
+BYTES_MAX = 15 << 20  # of a job, compressed or not: what goes to such a machine in one call beside others'
 # Packages whose headers and libraries every machine with g++ has.
 BASE_HEADERS = {"libc6-dev", "linux-libc-dev", "libstdc++-12-dev", "libgcc-12-dev", "libcrypt-dev"}
 BASE_LIBRARIES = ("libc", "libm", "libdl", "librt", "libutil", "libpthread", "libgcc_s", "libstdc++", "libresolv")
@@ -102,10 +103,12 @@ def main():
     if not args.no_build:
         make_headers(build)
     os.makedirs(out, exist_ok=True)
-    for name in os.listdir(out):
-        if name != "result":
-            path = os.path.join(out, name)
-            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    there = set(os.listdir(out)) - {"result"}
+    if there and MADE_HERE not in there:
+        p.error(f"{out} is not empty, and no job is in it (no {MADE_HERE}): name a directory of its own")
+    for name in there:
+        path = os.path.join(out, name)
+        shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
     tree = os.path.join(out, "tree")
     build_there.collect(build, tree, *TARGETS)
     os.makedirs(os.path.join(tree, "lib"))
