@@ -55,7 +55,8 @@ struct EvaluatorOptions {
   double hang_cpu_seconds = 0.5;                // CPU time of one test launch beyond 20 times the fallback's
   double alpha = 0.01;                          // error of a FASTER on each problem, before confirmation
   double margin = 0.01;                         // a win must be at least this much faster
-  int pairs_max = 400;  // pairs a problem and cache state before the verdict is AMBIGUOUS
+  int pairs_max =
+      400;  // pairs a problem before the verdict is AMBIGUOUS; twice, then four times as many when judged again
   bool confine = true;  // false (a debugger, a sanitizer): no seccomp and Landlock; said in Verdict.sandbox
   DefencesOff defences_off;  // tests of the defences alone
 };

@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kJudgedMax = 4096;
 constexpr int kBatchPairs = 12;
+constexpr int kDoublingsMax =
+    2;  // of the pairs of a judgement, for a candidate that found neither way before
 constexpr int kOtherStatePairs = 24;
 constexpr int kClockAttempts = 4;  // at a report that the system's clock does not bear out
 
@@ -34,6 +36,8 @@ struct SessionEvaluator::Trial {
   dispatch::Guard limits, box;
   std::vector<double> e_values;  // one a timing
   Budget until{};
+  int again = 0;  // judgements before this one that found neither way
+  int pairs_max = 0;
   Verdict& verdict() { return judgement.verdict; }
 };
 
@@ -82,11 +86,16 @@ Judgement SessionEvaluator::judge(const Candidate& candidate) {
     reject(v, Gate::kBinary, cell.status().message());
     return finish();
   }
+  const uint64_t code = t.build.candidates[0].code_hash;
+  const auto before = undecided_.find(code);
+  t.again = before == undecided_.end() ? 0 : before->second;
+  t.pairs_max = options_.pairs_max << std::min(t.again, kDoublingsMax);
   t.cell = std::move(*cell);
   // Right, then faster, then not slower in the other cache state, then faster again on fresh data.
   if (judge_correctness(t) && judge_timing(t) && judge_other_state(t)) judge_confirm(t);
   if (v.status != VerdictStatus::kAmbiguous && judged_.size() < kJudgedMax)
-    judged_.emplace(t.build.candidates[0].code_hash, candidate.id);
+    judged_.emplace(code, candidate.id);
+  if (v.status == VerdictStatus::kAmbiguous && undecided_.size() < kJudgedMax) undecided_[code] = t.again + 1;
   return finish();
 }
 
@@ -157,12 +166,16 @@ bool SessionEvaluator::judge_timing(Trial& t) {
   bool any = false, ambiguous = false;
   for (BenchProblem& p : problems_) {
     if (!guard_holds(t.box, p.var_axes)) continue;
+    // Judged again: on other values, as it is in another process.
+    if (t.again > 0)
+      if (const dispatch::Status filled = bench_->fill(p); !filled.ok())
+        return undecided(v, Gate::kTiming, filled.message()), false;
     PointTiming out;
     out.var_axes = p.var_axes;
     out.fallback = spec_.op->fallback_name(p.form);
     double e = 0;
     ClaimedTimes claimed;
-    if (!collect(t, p, p.cold, 1 / options_.alpha, options_.pairs_max, out, e, claimed)) return false;
+    if (!collect(t, p, p.cold, 1 / options_.alpha, t.pairs_max, out, e, claimed)) return false;
     if (out.status == VerdictStatus::kFaster && !cross_check(t, p, claimed)) return false;
     v.timing.push_back(out);
     t.e_values.push_back(e);
@@ -262,7 +275,7 @@ bool SessionEvaluator::judge_confirm(Trial& t) {
     PointTiming again = x;
     double e = 0;
     ClaimedTimes claimed;
-    if (!collect(t, *p, p->cold, 1 / options_.alpha, options_.pairs_max, again, e, claimed)) return false;
+    if (!collect(t, *p, p->cold, 1 / options_.alpha, t.pairs_max, again, e, claimed)) return false;
     if (again.status == VerdictStatus::kFaster && !cross_check(t, *p, claimed)) return false;
     again.cold_speedup = x.cold_speedup;
     x = again;

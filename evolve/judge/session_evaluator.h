@@ -86,6 +86,7 @@ class SessionEvaluator final : public Evaluator {
   dispatch::Status self_test_status_;
   std::string confinement_;
   std::unordered_map<uint64_t, std::string> judged_;  // code_hash: id of the first candidate with that code
+  std::unordered_map<uint64_t, int> undecided_;       // code_hash: judgements that found neither way
 };
 
 }  // namespace niche::evolve::judge

@@ -6,6 +6,9 @@
 //   - The first win is judged at once (gain >= 3 %): a hot operator should be live within seconds.
 //   - Later ones need 5 % (a screen is good to some 5 %), and judging takes at most a third of the time.
 //   - At the end of a session what is left is judged down to 2 %.
+//   - A judgement that found neither way (AMBIGUOUS: too little evidence on a loaded machine) is made anew when nothing else
+//     is left to judge at the end and by what it measured it pays as a later one must; three judgements of a candidate in
+//     all, each on fresh data and with its own two tests, so that the bounds of a false FASTER add up (docs/evaluation.md).
 //
 // A pure state machine: time is handed in. Thread-safety: one owner.
 #pragma once
@@ -18,17 +21,23 @@ class JudgePlan {
  public:
   static constexpr double kFirstGain = 0.03, kLaterGain = 0.05, kLastGain = 0.02;
   static constexpr double kShare = 1.0 / 3;
+  static constexpr int kJudgementsMax = 3;  // of one candidate
 
   // `weights` sum to 1, one a problem. `judge_seconds`: what a judgement is expected to take before one was
   // made.
   JudgePlan(std::vector<double> weights, double judge_seconds);
 
+  // A later screen of a node overrules the earlier.
   void screened(int node, std::vector<double> costs);
+  // Is a candidate of these costs worth a judgement, time apart?
+  bool worth_judging(const std::vector<double>& costs, bool last_chance) const;
   // After a judgement of `node` that took `seconds`. `committed`: the cost that it now proves at each
   // problem, 1 where it does not serve; empty: nothing was committed.
   void judged(int node, const std::vector<double>& committed, double seconds);
+  // After a judgement that timed `node` at these costs and found neither way.
+  void undecided(int node, const std::vector<double>& costs, double seconds);
 
-  // The unjudged node of the largest gain, if it is worth judging at `now` seconds since the session began;
+  // The node to judge at `now` seconds since the session began: of the largest gain among those judged least often;
   // -1: none.
   int next(double now, bool last_chance) const;
 
@@ -44,7 +53,9 @@ class JudgePlan {
   struct Entry {
     int node;
     std::vector<double> costs;
+    int judgements = 0;  // that found neither way
   };
+  void count(double seconds);
   std::vector<double> weights_, committed_;
   std::vector<Entry> waiting_;
   double judge_seconds_;

@@ -56,7 +56,7 @@ std::string SessionImpl::end_reason() const {
       1 / plan_.committed_cost() >= request_.target_speedup)
     return "target reached";
   if (tried_ >= request_.evaluations_max) return "evaluations";
-  if (models_go_on()) return {};
+  if (models_go_on() || !second_look_.empty()) return {};
   if (space_.family_count() == 0) return kNoMorePrograms;
   if (exhausted_) return "space exhausted";
   if (stagnant_) return "stagnation";

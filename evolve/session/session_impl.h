@@ -72,6 +72,7 @@ class SessionImpl final : public Session {
   std::string win_text(int node, const Verdict& verdict) const;
   void step_models(std::vector<store::EvaluationRow>& rows);
   void take_programs(const std::vector<int>& ids, std::vector<store::EvaluationRow>& rows);
+  void look_again(std::vector<store::EvaluationRow>& rows);
   void reuse_known_programs(std::vector<store::EvaluationRow>& rows);
   dispatch::Status restore_programs();
   std::vector<TemplateMaterial> template_material() const;
@@ -137,6 +138,7 @@ class SessionImpl final : public Session {
   std::map<std::string, int> by_source_;  // of points both keys, of programs the exact one -> node
   std::vector<int> unknown_;              // screened without a result, or in flight when a process died
   std::set<int> asked_twice_;
+  std::vector<int> second_look_;            // programs that one screen found too slow to judge
   std::vector<std::pair<int, int>> twins_;  // node, and the one of the same source, waiting for its result
   int64_t started_ns_ = 0;
   int batch_ = 0, tried_ = 0, kernels_ = 0;

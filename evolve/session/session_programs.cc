@@ -91,6 +91,30 @@ void SessionImpl::take_programs(const std::vector<int>& ids, std::vector<store::
   ++batch_;
   screen(fresh, rows);
   apply_twins(rows);
+  for (int id : fresh)
+    if (const Program& p = models_->at(id); p.valid() && !plan_.worth_judging(p.costs, false))
+      second_look_.push_back(id);
+}
+
+// A screen is a few pairs at one moment, and a program has cost a question: it is screened once more, a batch later, before
+// it counts as too slow to judge. The better of the two screens stands; what is worth judging by it is judged on evidence of
+// its own.
+void SessionImpl::look_again(std::vector<store::EvaluationRow>& rows) {
+  const std::vector<int> nodes = std::exchange(second_look_, {});
+  if (nodes.empty() || tried_ >= request_.evaluations_max) return;
+  std::vector<Candidate> candidates;
+  for (int node : nodes)
+    candidates.push_back(
+        {label(node), source_of(node, std::string(kFixedSuffix) + std::to_string(candidates.size()))});
+  const std::vector<Verdict> verdicts = evaluator_->screen(candidates);
+  for (size_t i = 0; i < std::min(nodes.size(), verdicts.size()); ++i) {
+    const auto costs = costs_.of(verdicts[i]);
+    const bool passed = verdicts[i].status != VerdictStatus::kRejected && costs.has_value();
+    if (passed && costs_.weighted(*costs) < costs_.weighted(costs_at(nodes[i])))
+      apply_screen(nodes[i], verdicts[i], rows);
+    else
+      ++tried_;
+  }
 }
 
 // A kernel that a model wrote for this operator before is verified again, not invented again.

@@ -36,6 +36,7 @@ const char* outcome_name(VerdictStatus s) {
 
 void SessionImpl::run_batch() {
   std::vector<store::EvaluationRow> rows;
+  look_again(rows);
   step_models(rows);
   if (!unknown_.empty()) {
     const std::vector<int> again = std::exchange(unknown_, {});
@@ -157,7 +158,11 @@ void SessionImpl::apply(const store::EvaluationRow& row, const Verdict* verdict)
   if (row.kind == "judge") {
     const double seconds = verdict != nullptr ? verdict->evaluate_ms * 1e-3 : 0;
     const bool faster = row.outcome == "faster" && verdict != nullptr;
-    plan_.judged(row.node, faster ? costs_.proven(*verdict) : std::vector<double>{}, seconds);
+    const auto timed = verdict != nullptr ? costs_.of(*verdict) : std::nullopt;
+    if (row.outcome == outcome_name(VerdictStatus::kAmbiguous) && timed)
+      plan_.undecided(row.node, *timed, seconds);
+    else
+      plan_.judged(row.node, faster ? costs_.proven(*verdict) : std::vector<double>{}, seconds);
     kernels_ += faster;
     if (verdict != nullptr) count_rejection(*verdict);
     return;

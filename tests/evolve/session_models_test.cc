@@ -333,6 +333,57 @@ TEST_F(SessionModels, ATakenUpSessionKeepsItsPrograms) {
   for (const std::string& id : world_.screened) EXPECT_FALSE(id.starts_with("model")) << id;
 }
 
+// The only program of an operator without templates, on a machine so loaded that the first judgement finds neither way.
+TEST_F(SessionModels, AJudgementThatFoundNeitherWayIsMadeAgain) {
+  families_ = FamilyRegistry();
+  questions_max_ = 1;
+  model_.answers = {program("free=50")};
+  int judgements = 0;
+  world_.judge_status = [&](const Params&) {
+    return ++judgements == 1 ? VerdictStatus::kAmbiguous : VerdictStatus::kFaster;
+  };
+  open_store();
+  const SessionEvent done = run();
+  EXPECT_EQ(world_.judged.size(), 2U) << done.reason;
+  EXPECT_EQ(done.kernels, 1);
+  EXPECT_EQ(sink_.records.size(), 1U);
+}
+
+TEST_F(SessionModels, AJudgementIsMadeThreeTimesAtMost) {
+  families_ = FamilyRegistry();
+  questions_max_ = 1;
+  model_.answers = {program("free=50")};
+  world_.judge_status = [](const Params&) { return VerdictStatus::kAmbiguous; };
+  const SessionEvent done = run();
+  EXPECT_EQ(world_.judged.size(), 3U);
+  EXPECT_EQ(done.kernels, 0);
+}
+
+// One screen is a few pairs at one moment.
+TEST_F(SessionModels, AProgramIsScreenedTwiceBeforeItIsTooSlowToJudge) {
+  families_ = FamilyRegistry();
+  questions_max_ = 1;
+  model_.answers = {program("free=50")};
+  world_.cost = [this](const Params&, const SeenProblem&) { return world_.screened.size() <= 1 ? 1.2 : 0.5; };
+  open_store();
+  const SessionEvent done = run();
+  EXPECT_EQ(world_.screened.size(), 2U);
+  EXPECT_EQ(done.kernels, 1) << done.reason;
+  EXPECT_NEAR(done.best_speedup, 2, 1e-9);
+}
+
+TEST_F(SessionModels, ASecondScreenThatIsNoBetterChangesNothing) {
+  families_ = FamilyRegistry();
+  questions_max_ = 1;
+  model_.answers = {program("free=50")};
+  world_.cost = [this](const Params&, const SeenProblem&) { return world_.screened.size() <= 1 ? 1.2 : 1.5; };
+  const SessionEvent done = run();
+  EXPECT_EQ(world_.screened.size(), 2U);
+  EXPECT_EQ(done.tried, 2);
+  EXPECT_EQ(done.kernels, 0);
+  EXPECT_NEAR(done.best_speedup, 1 / 1.2, 1e-9);
+}
+
 TEST_F(SessionModels, ATakenUpSessionRemembersWhatItSpentAndHowOftenTheModelFailed) {
   open_store();
   model_.answers = {program("free=60"), "no idea"};

@@ -489,6 +489,33 @@ TEST(JudgePlan, SmallGainsWaitForTheEnd) {
   EXPECT_EQ(plan.next(100, false), -1);
 }
 
+TEST(JudgePlan, WhatWasFoundNeitherWayIsJudgedAgainAtTheEndAlone) {
+  JudgePlan plan({1.0}, 1);
+  plan.screened(1, {0.5});
+  plan.screened(2, {0.8});
+  EXPECT_EQ(plan.next(100, false), 1);
+  plan.undecided(1, {0.6}, 1);
+  EXPECT_EQ(plan.next(100, false), 2);  // never judged
+  plan.undecided(2, {0.99}, 1);         // as measured now it gains too little
+  EXPECT_EQ(plan.next(100, false), -1);
+  EXPECT_EQ(plan.next(100, true), 1);
+  plan.undecided(1, {0.6}, 1);
+  EXPECT_EQ(plan.next(100, true), 1);
+  plan.undecided(1, {0.6}, 1);
+  EXPECT_EQ(plan.next(100, true), -1);  // three in all
+  EXPECT_FALSE(plan.any_committed());
+}
+
+TEST(JudgePlan, ALaterScreenOverrulesTheEarlier) {
+  JudgePlan plan({1.0}, 1);
+  plan.screened(1, {0.9});
+  plan.screened(2, {0.8});
+  plan.screened(1, {0.7});
+  EXPECT_EQ(plan.next(100, false), 1);
+  plan.judged(1, {0.7}, 1);
+  EXPECT_EQ(plan.next(100, true), -1);
+}
+
 TEST(Objective, EachHeavyProblemGetsItsTurn) {
   Objective o({0.2, 0.5, 0.01, 0.29});
   const std::vector<double> costs{0.1, 0.2, 0.3, 0.4};

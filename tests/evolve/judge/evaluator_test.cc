@@ -348,6 +348,24 @@ TEST(Evaluator, SameMachineCodeIsJudgedOnce) {
   EXPECT_NE(other.failed_gate, Gate::kDuplicate);
 }
 
+// Four pairs are no evidence, whatever they show; sixteen are.
+TEST(Evaluator, WhatWasFoundNeitherWayMayBeJudgedAgainWithMorePairs) {
+  EvaluatorOptions options;
+  options.pairs_max = 4;
+  auto e = evaluator(norm_spec({{{16}, 1}}), options);
+  const Candidate c = norm_candidate(norm_kernel(kRight));
+  Verdict v = e->judge(c).verdict;
+  EXPECT_EQ(v.status, VerdictStatus::kAmbiguous) << v.to_json();
+  ASSERT_EQ(v.timing.size(), 1U);
+  EXPECT_LE(v.timing[0].pairs, 4);
+  // On a loaded machine sixteen may not be enough either: each judgement is on its own.
+  for (int again = 0; again < 8 && v.status == VerdictStatus::kAmbiguous; ++again) v = e->judge(c).verdict;
+  EXPECT_EQ(v.status, VerdictStatus::kFaster) << v.to_json();
+  ASSERT_EQ(v.timing.size(), 1U);
+  EXPECT_GT(v.timing[0].pairs, 4);
+  EXPECT_LE(v.timing[0].pairs, 16);
+}
+
 TEST(Evaluator, HarnessPassesItsSelfTest) {
   auto e = evaluator(norm_spec({{{16}, 1}}));
   const Status s = e->self_test();
