@@ -54,7 +54,8 @@ Choice choose(const Directory& root, const Environment& env) {
 }
 
 // Which others are there, and what makes them others: most often an operator library that was not named.
-std::string others_in(const Directory& root, const std::string& mine) {
+std::string others_in(const Directory& root, const std::string& ours, bool any_compiler) {
+  const auto compared = [&](const std::string& text) { return any_compiler ? running_half(text) : text; };
   constexpr int kShown = 3;
   auto names = root.list();
   if (!names.ok()) return {};
@@ -68,7 +69,7 @@ std::string others_in(const Directory& root, const std::string& mine) {
     text.append(others == 1 ? " " : "; ")
         .append(name)
         .append(": ")
-        .append(describe_difference(*theirs, mine));
+        .append(describe_difference(compared(*theirs), compared(ours)));
   }
   if (others > kShown) text += "; and " + std::to_string(others - kShown) + " more";
   return text.empty() ? text : "; other environments are there (theirs != ours):" + text;
@@ -81,7 +82,8 @@ Result<Home> open_home(const Directory& root, const Environment& environment, Ac
   auto directory = root.child(chosen.name, access);
   if (directory.status().code() == dispatch::Code::kNotFound)
     return dispatch::not_found(root.path() + ": nothing of this environment (" + chosen.name +
-                               ") is there yet" + others_in(root, chosen.environment_text));
+                               ") is there yet" +
+                               others_in(root, chosen.environment_text, environment.compiler.empty()));
   if (!directory.ok()) return directory.status();
   // The text is for people and for processes without a compiler; what makes an entry ours is the tag inside
   // it. So a damaged text is written again, and no reason to lose the cache.

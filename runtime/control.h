@@ -247,8 +247,8 @@ class Control {
   void find_worker();
   // Takes what it may cost out of the purse.
   evolve::ModelRequest model_request(const DefinitionState& d);
-  // An operator without a family whose proposer has no money now: a session would have nothing to try.
-  bool waits_for_money(const DefinitionState& d) const;
+  // An operator without a family, and no proposer or one without money now: a session would have nothing to try.
+  bool nothing_proposes(const DefinitionState& d) const;
   // Has it template points? True where that is not known.
   bool has_family(const DefinitionState& d) const;
   // What stands in explain and status: the session that runs, is planned, or why there is none.

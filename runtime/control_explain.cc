@@ -70,9 +70,15 @@ dispatch::Result<Explanation> Control::explain(
   e.rung = rung_name(Rung::kFallback);
 
   std::lock_guard<std::mutex> lock(mutex_);
+  const bool by_choice = core_->config().disable || core_->config().cache_dir.empty();
+  const bool reads = core_->config().cache_read_only;  // that it cannot mark is then no news
   e.cache = host().cache ? core_->config().cache_dir + " (" + std::to_string(host().cache->entries().size()) +
-                               " kernels)" + (host().problem.empty() ? "" : "; " + host().problem)
-                         : (host().nothing_yet ? "" : "unusable: ") + host().problem;
+                               (reads ? " kernels, read only)" : " kernels)") +
+                               (host().problem.empty() || reads ? "" : "; " + host().problem)
+                         : (host().nothing_yet ? ""
+                            : by_choice        ? "none: "
+                                               : "unusable: ") +
+                               host().problem;
   const auto at = definitions_.find(handle.site().definition());
   const DefinitionState* d = at == definitions_.end() ? nullptr : at->second.get();
   if (core_->config().disable) {
@@ -174,7 +180,8 @@ ExplainedKernel Control::explain_kernel(const DefinitionState& d, const Resident
   else if (d.grouped)
     x.state = "verified, waiting for its group";
   else if (!may_start)
-    x.state = "verified, cannot begin its rollout in this process";
+    x.state = core_->config().cache_read_only ? "verified, not in service yet"
+                                              : "verified, cannot begin its rollout in this process";
   else
     x.state = "verified, waiting for its rollout";
 
@@ -191,7 +198,11 @@ ExplainedKernel Control::explain_kernel(const DefinitionState& d, const Resident
   } else if (challenger) {
     *library_because = x.name + " is on its way: " + x.state;
   } else if (!serving && !d.grouped) {
-    if (!may_start)
+    if (!may_start && core_->config().cache_read_only)
+      x.reason =
+          "this process only reads; a server that may write to the cache, or to a state_dir, begins with its "
+          "shadow";
+    else if (!may_start)
       x.reason = shelves_[static_cast<size_t>(d.device)].problem +
                  "; a server that may write to the cache begins with its shadow";
     else if (d.rollout)
@@ -199,7 +210,7 @@ ExplainedKernel Control::explain_kernel(const DefinitionState& d, const Resident
     else
       x.reason = "its shadow begins with the next calls";
     if (library_because->empty())
-      *library_because = x.name + " is verified here, but not in service: " + x.state + " (" + x.reason + ")";
+      *library_because = x.name + " is verified here, but not in service: " + x.reason;
   }
   if (serving && !k.proven) x.reason += (x.reason.empty() ? "" : "; ") + std::string("on probation");
   return x;

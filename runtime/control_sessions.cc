@@ -169,7 +169,7 @@ void Control::plan(int64_t now_ns) {
   std::vector<telemetry::HotDefinition> possible;
   for (const telemetry::HotDefinition& hot : ranking_) {
     const auto at = definitions_.find(hot.definition);
-    if (at != definitions_.end() && !waits_for_money(*at->second)) possible.push_back(hot);
+    if (at != definitions_.end() && !nothing_proposes(*at->second)) possible.push_back(hot);
   }
   for (const auto& [id, s] : sessions_) {
     DefinitionState& d = *definitions_.at(id);
@@ -189,8 +189,8 @@ bool Control::has_family(const DefinitionState& d) const {
   return *d.family;
 }
 
-bool Control::waits_for_money(const DefinitionState& d) const {
-  return !core_->config().proposer.empty() && !purse_.why_empty().empty() && !has_family(d);
+bool Control::nothing_proposes(const DefinitionState& d) const {
+  return (core_->config().proposer.empty() || !purse_.why_empty().empty()) && !has_family(d);
 }
 
 // One session at a time holds what is left of the money; another that starts meanwhile searches templates alone.
@@ -213,10 +213,10 @@ std::string Control::session_text(const DefinitionState& d, int64_t now_ns) cons
     return "running, " + std::to_string(d.tried) + " tried, " + std::to_string(d.session_kernels) +
            " kernels" + (pause_reason_.empty() ? "" : "; paused: " + pause_reason_);
   std::string text = planner_.describe(d.place(), now_ns);
-  if (!has_family(d) && core_->config().proposer.empty())
+  if (nothing_proposes(d) && core_->config().proposer.empty())
     return "none: no family and no proposer: no template family of '" + d.known.definition->schema().op +
            "' has points for this Definition on this CPU, and the config names no 'proposer'";
-  if (waits_for_money(d))
+  if (nothing_proposes(d))
     return "none: no template family has points for this Definition, and the proposer waits: " +
            purse_.why_empty();
   if (!d.refusal.empty()) text += ": " + d.refusal;

@@ -33,7 +33,7 @@ struct Explanation {
   std::vector<ExplainedKernel> kernels;
   std::string session;    // "running, 41 tried, 2 kernels", "planned", "none: ..." with its reason
   std::string evolution;  // "on" or "off: <reason>"
-  std::string cache;  // "DIR (12 kernels)", "DIR: nothing of this environment ...", or "unusable: <reason>"
+  std::string cache;      // "DIR (12 kernels)", "DIR: nothing of ...", "none: ..." or "unusable: ..."
 
   std::string to_text() const;
   std::string to_json() const;

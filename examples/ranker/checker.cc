@@ -1,6 +1,6 @@
 #include "examples/ranker/checker.h"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/cat.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>

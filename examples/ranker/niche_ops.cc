@@ -1,7 +1,5 @@
 #include "examples/ranker/niche_ops.h"
 
-#include <ATen/ATen.h>
-
 #include <array>
 
 #include "runtime/torch/torch.h"

@@ -1,4 +1,4 @@
-#include <ATen/ATen.h>
+#include <ATen/ops/equal.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 

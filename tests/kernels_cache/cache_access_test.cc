@@ -28,6 +28,8 @@ TEST_F(KernelCacheTest, AReaderOfAnotherEnvironmentIsToldWhatMakesItAnother) {
   }
   EXPECT_NE(refusal().find("driver: 'driver "), std::string::npos) << refusal();
   EXPECT_TRUE(refusal().ends_with("; and 2 more")) << refusal();
+  o.environment.compiler.clear();  // whoever has none takes any: that is no difference
+  EXPECT_EQ(refusal().find("compiler"), std::string::npos) << refusal();
 }
 
 TEST_F(KernelCacheTest, AnEntryOfAnotherEnvironmentIsForeign) {

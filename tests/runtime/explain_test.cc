@@ -2,6 +2,7 @@
 // a cache that cannot be used.
 #include <sys/stat.h>
 
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -50,9 +51,10 @@ TEST_F(Explain, AKernelThatCannotBeginItsRolloutSaysWhy) {
   start(c);
   const Explanation e = at(64);
   ASSERT_EQ(e.kernels.size(), 1u);
-  EXPECT_EQ(e.kernels[0].state, "verified, cannot begin its rollout in this process");
+  EXPECT_EQ(e.kernels[0].state, "verified, not in service yet");
   EXPECT_THAT(e.kernels[0].reason,
-              AllOf(HasSubstr("no probation marks"), HasSubstr("may write to the cache")));
+              AllOf(HasSubstr("only reads"), HasSubstr("a server that may write to the cache")));
+  EXPECT_EQ(e.cache, c.cache_dir + " (1 kernels, read only)");
   EXPECT_THAT(e.why, HasSubstr("verified here, but not in service"));
 }
 
@@ -95,6 +97,30 @@ TEST_F(Explain, AnOperatorWithoutAFamilyAndAProposerHasNoSessions) {
   start(c);
   EXPECT_EQ(at(64).session, "none: not hot");
   EXPECT_EQ(nlohmann::json::parse(runtime->status())["proposer"]["asks"], "exec:true");
+}
+
+TEST_F(Explain, WithoutAFamilyAndAProposerNoSessionIsStarted) {
+  auto c = config();
+  c.evolve = true;
+  c.worker_program = "/bin/false";
+  c.has_family = [](const Definition& d) { return d.const_extents()[1] != kN; };
+  start(c);
+  auto other = runtime->op("affine", kF32, {{"N", kN / 2}});
+  ASSERT_TRUE(other.ok());
+  // This one is the hotter; a session for the other shows that sessions are started.
+  AffineCall hot(4096, kN), cooler(2048, kN / 2);
+  std::vector<std::string> started;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+  while (started.empty() && std::chrono::steady_clock::now() < end) {
+    for (int i = 0; i < 1000; ++i) {
+      ASSERT_TRUE(call(hot).ok());
+      ASSERT_TRUE(other->call(cooler.args()).ok());
+    }
+    const auto status = nlohmann::json::parse(runtime->status());
+    for (const auto& e : status["events"])
+      if (e["kind"] == "session started") started.push_back(e["definition"]);
+  }
+  EXPECT_EQ(started, std::vector<std::string>{other->definition().name()});
 }
 
 class Unusable : public Explain {

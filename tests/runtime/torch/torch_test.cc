@@ -1,6 +1,13 @@
 // The at::Tensor skin: same answers as ATen, foreign tensors untouched, exceptions unchanged.
-#include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/embedding_bag.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/TensorOperators.h>
 #include <c10/core/InferenceMode.h>
 
 #include "runtime/torch/torch.h"
