@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-FOREIGN = ["brotli", "gtest", "gmock", "nlohmann", "flatbuffers", "dlpack", "CLI", "httplib.h", "sqlite3.h", "nettle", "spdlog", "fmt", "x86_64-linux-gnu/curl", "curl"]
+FOREIGN = ["brotli", "gtest", "gmock", "nlohmann", "flatbuffers", "dlpack", "CLI", "httplib.h", "sqlite3.h", "nettle", "spdlog", "fmt", "x86_64-linux-gnu/curl", "curl", "openssl", "x86_64-linux-gnu/openssl", "zlib.h", "zconf.h"]
 ALWAYS = ["-include", "cstdint", "-include", "algorithm", "-include", "string", "-include", "atomic", "-include", "mutex"]
 
 

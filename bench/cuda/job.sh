@@ -8,7 +8,7 @@
 #   evolve     `niche evolve --device`: a session in the foreground           evolve.log
 #   live       live_check at 5 % duty                                         live.log
 #   regret     regret at unseen shapes                                        regret.json
-#   ncu        one kernel under Nsight Compute, raw CSV                       ncu_*.csv
+#   ncu        two kernels under Nsight Compute: raw CSV, and its digest      ncu_*.log
 #   linear     linear's rows against the library                              linear.json
 #   loop       the loop over the fake driver                                  loop.log
 set -u
@@ -65,7 +65,7 @@ if [ -n "$ncu" ]; then
     set -- $k
     stage ncu_$1 30 50 env LD_LIBRARY_PATH="$dir:$libs" "$ncu" --clock-control none --csv --page raw --set full --launch-skip 2 --launch-count 1 \
       -k run python3 "$dir/one_kernel.py" $lib --op $1 --dtype $2 $(echo "$3" | tr , '\n' | sed 's/^/--const /' | tr '\n' ' ') --shape $4
-    grep -E '^"' $w/logs/ncu_$1.log >$w/logs/ncu_$1.csv; show ncu_$1 2
+    python3 "$dir/ncu_digest.py" $w/logs/ncu_$1.log 2>&1 | grep -v '^{' | tee -a "$log"
   done
 else say "ncu: not installed"; fi
 stage linear 40 60 env LD_LIBRARY_PATH="$dir:$libs" bash -c "cd '$dir' && python3 h200.py $lib --out $w/logs/linear.json --rows new --ops linear --check 12 \

@@ -25,7 +25,7 @@ TARGETS = ["ranker", "niche", "niche_live_check", "evolve_judge_case_lanes_test"
            "ops_cuda_families_test", "ops_cuda_emulated_test", "evolve_test_probe", "evolve_device_probe_fault_test",
            "evolve_permit_simulation_test", "runtime_cuda_loop_program", "runtime_cuda_permits_test", "runtime_cuda_loop_test"]
 SCRIPTS = ["bench_device.py", "build_there.py", "check.py", "compact.py", "h200.py", "hang_guard.py", "niche_device.py",
-           "one_kernel.py", "ops.py", "ops_defaults.py", "regret.py", "regret_rule.py", "rows.py"]
+           "ncu_digest.py", "one_kernel.py", "ops.py", "ops_defaults.py", "regret.py", "regret_rule.py", "rows.py"]
 TRACE = "examples/ranker/data/azure_llm_2023_conv_sample.csv"
 MADE_HERE = "go.sh"  # is in every job
 BYTES_MAX = 15 << 20  # of a job, compressed or not: what goes to such a machine in one call beside others'
@@ -75,12 +75,31 @@ def headers_of(job, tree):
     return {w for w in map(os.path.realpath, words) if w.startswith("/") and not w.startswith(known)}
 
 
+def angle_includes(tree, jobs):
+    """What any carried source includes by <...> and what is nowhere."""
+    torch = build_there.torch_directory()
+    places = [os.path.join(tree, "include"), os.path.join(torch, "include"), os.path.join(torch, "include/torch/csrc/api/include"),
+              "/usr/local/cuda/include", "/usr/include/c++/12", "/usr/include/x86_64-linux-gnu", "/usr/lib/gcc/x86_64-linux-gnu/12/include"]
+    found = {}
+    for job in jobs:
+        with open(job["file"].replace("@SOURCE@", os.path.join(tree, "source")), errors="replace") as f:
+            for line in f:
+                words = line.split()
+                if len(words) > 1 and words[0] == "#include" and words[1].startswith("<"):
+                    found.setdefault(words[1].strip("<>"), job["file"])
+    return {h if not os.path.exists("/usr/include/" + h) else "/usr/include/" + h: user for h, user in found.items()
+            if not any(os.path.exists(os.path.join(p, h)) for p in places)}
+
+
 def check_headers(tree):
+    """Those of all files by name; with all that they need in turn for files without torch and every eighth with it, which
+    takes seconds each."""
     with open(os.path.join(tree, "commands.json")) as f:
         jobs = json.load(f)
-    lost = {}
+    lost = angle_includes(tree, jobs)
+    whole = [j for j in jobs if not j["torch"]] + [j for j in jobs if j["torch"]][::8]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for job, strange in zip(jobs, pool.map(lambda j: headers_of(j, tree), jobs)):
+        for job, strange in zip(whole, pool.map(lambda j: headers_of(j, tree), whole)):
             for header in strange:
                 lost.setdefault(header, job["file"])
     owners = {}

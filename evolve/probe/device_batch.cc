@@ -66,10 +66,17 @@ class Batch {
     for (DeviceJob* j : in)
       for (int c = 1; c < first.race.copies; ++c)
         if (!j->place_copy()) return undecided("no memory for another set of arguments"), Status();
-    for (DeviceJob* j : in) NICHE_RETURN_IF_ERROR(guard(j));
+    const std::vector<DeviceJob*> guarded = in;
     if (library) in.pop_back();
     JobResult& told = library ? forms_result : results_[0];
-    RaceParts race{parts_, first, library ? library->copies() : in[0]->copies(), {}, &told};
+    const auto before = [&](bool* go) -> Status {
+      for (DeviceJob* j : guarded) {
+        NICHE_RETURN_IF_ERROR(guard(j));
+        *go = *go && j->going();
+      }
+      return {};
+    };
+    RaceParts race{parts_, first, library ? library->copies() : in[0]->copies(), {}, &told, before};
     for (DeviceJob* j : in)
       if (!j->forms_alone()) race.candidates.push_back(j->candidate());
     bool go = true;

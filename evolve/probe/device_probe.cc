@@ -136,6 +136,7 @@ struct DeviceProbe::Batch {
   std::vector<size_t> jobs;            // that are in it
   std::vector<probe::JobText> placed;  // one a job
   std::vector<bool> decided;           // one a job: its outcome is there
+  bool take_apart = false;             // what is not decided runs again, each alone
 
   const ProbeJob& job(size_t i) const { return all[jobs[i]]; }
   ProbeOutcome& outcome(size_t i) { return (*outcomes)[jobs[i]]; }
@@ -266,11 +267,13 @@ ProbeOutcome DeviceProbe::kill(ProbeEnd end, std::string text) {
   return o;
 }
 
-void DeviceProbe::take_results(Batch* batch, std::vector<probe::JobResult> results) {
+void DeviceProbe::take_results(Batch* batch, std::vector<probe::JobResult> results, bool lost) {
   const auto at_fault = [](const probe::JobResult& r) {
     return r.end != ProbeEnd::kRan && r.end != ProbeEnd::kUndecided;
   };
   const bool any = std::any_of(results.begin(), results.end(), at_fault);
+  // A library form that ended the context: one of several candidates had written into what it reads.
+  batch->take_apart = lost && !any && results.size() > 1;
   const bool mixed =
       !batch->one_candidate() && std::any_of(results.begin(), results.end(),
                                              [](const auto& r) { return r.end == ProbeEnd::kOutOfBounds; });
@@ -278,7 +281,7 @@ void DeviceProbe::take_results(Batch* batch, std::vector<probe::JobResult> resul
     probe::JobResult& r = results[i];
     if (mixed && r.end != ProbeEnd::kFault && r.end != ProbeEnd::kRefused) continue;
     // What kept it from running may have been another one.
-    if (r.end == ProbeEnd::kUndecided && any) continue;
+    if (r.end == ProbeEnd::kUndecided && (any || batch->take_apart)) continue;
     ProbeOutcome o;
     o.end = r.end;
     o.text = std::move(r.text);
@@ -300,6 +303,7 @@ void DeviceProbe::take_results(Batch* batch, std::vector<probe::JobResult> resul
     batch->decide(i, kill(ProbeEnd::kFault, batch->outcome(i).text));
     return;
   }
+  if (lost) (void)kill(ProbeEnd::kUndecided, "");
 }
 
 // One batch's messages, the watchdog in between.
@@ -391,7 +395,8 @@ void DeviceProbe::converse(Batch* batch) {
         break;
       case Type::kResults:
         if (permit) permits_.give_back(permit);
-        if (m->results.size() == batch->jobs.size()) return take_results(batch, std::move(m->results));
+        if (m->results.size() == batch->jobs.size())
+          return take_results(batch, std::move(m->results), !m->error.empty());
         permit = {};
         [[fallthrough]];
       default:
@@ -442,7 +447,7 @@ std::vector<ProbeOutcome> DeviceProbe::run_all(std::span<const ProbeJob> jobs) {
     // is taken apart.
     const bool lost = process_ == nullptr;
     for (size_t i = 0; i < batch.jobs.size(); ++i)
-      if (!batch.decided[i]) (lost ? rest : alone).push_back(batch.jobs[i]);
+      if (!batch.decided[i]) (lost && !batch.take_apart ? rest : alone).push_back(batch.jobs[i]);
     if (&from == &waiting) std::sort(rest.begin(), rest.end());
     from = std::move(rest);
   }

@@ -76,7 +76,7 @@ class DeviceProbe {
   dispatch::Status place(Batch* batch, std::span<const size_t> waiting, std::string* message);
   void run_batch(Batch* batch);
   void converse(Batch* batch);
-  void take_results(Batch* batch, std::vector<probe::JobResult> results);
+  void take_results(Batch* batch, std::vector<probe::JobResult> results, bool lost);
   // The process is gone afterwards. `batch`'s job at which it was is at fault, or all are undecided.
   ProbeOutcome kill(ProbeEnd end, std::string text);
   Permit wait_for_permit(int64_t wanted_ns);

@@ -28,9 +28,11 @@ class Racing {
         pacer_(parts.run.state.pacer) {}
 
   Status run(bool* go) {
-    if (!pacer_ready())
+    parts_.run.bursts.give_back();
+    *go = prepare_forms();
+    if (*go && !pacer_ready())
       NICHE_RETURN_IF_ERROR(burst("pacer", kBurstNs, go, [&](int64_t) { return prepare(); }));
-    if (*go) *go = prepare_forms();
+    if (*go) NICHE_RETURN_IF_ERROR(parts_.before(go));
     const size_t forms = race_.forms.size(), sides = forms + parts_.candidates.size();
     if (!*go || sides == 0) return {};
     pace_ns_.assign(sides, kPaceFirstNs);
@@ -154,7 +156,6 @@ class Racing {
     for (int form : race_.forms) {
       if (!parts_.run.state.warm_forms.insert(std::to_string(form) + ' ' + race_.definition_json).second)
         continue;
-      parts_.run.bursts.give_back();
       if (const Status s = calls_[0]->run(form); !s.ok()) return say(ProbeEnd::kUndecided, s.message());
       if (!done(call_.cuStreamSynchronize(nullptr), "cuStreamSynchronize")) return false;
     }

@@ -34,6 +34,9 @@ struct RaceParts {
   ArgumentSets arguments;                   // of the library forms
   std::vector<RacingCandidate> candidates;  // none: forms alone
   JobResult* result = nullptr;              // `job`'s
+  // Made once the library is ready, before the first sample: the library's own preparations take as long as they like, so
+  // no permit is held during them. A result that says why ends the race.
+  std::function<dispatch::Status(bool* go)> before;
 };
 
 // Fills each candidate's launch_us, and form_us of all of them; *go false: the race ended early, and the result of who is

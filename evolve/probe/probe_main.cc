@@ -100,6 +100,16 @@ Result<std::shared_ptr<const dispatch::CudaDevice>> open_device(
   return dispatch::CudaDevice::open(*d, found->at(static_cast<size_t>(ordinal)));
 }
 
+// Empty: the context is sound.
+std::string lost_context(const dispatch::CudaDevice& device) {
+  const dispatch::CudaDevice::Scope scope(device);
+  if (!scope.status().ok()) return scope.status().message();
+  const CUresult r = device.driver().cuStreamSynchronize(device.own_stream());
+  return dispatch::loses_context(r)
+             ? device.driver().check(r, "cuStreamSynchronize", "after a batch").message()
+             : "";
+}
+
 }  // namespace
 
 int probe_main(const ProbeHooks& hooks, int ordinal) {
@@ -152,6 +162,7 @@ int probe_main(const ProbeHooks& hooks, int ordinal) {
     const Status s =
         probe::run_on_device({*device, **memory, bursts, library.get(), state}, m->jobs, &result.results);
     if (!s.ok()) return s.code() == dispatch::Code::kNotFound ? 0 : complain(s);
+    result.error = lost_context(**device);
     if (!channel.send(probe::encode(result), kSendTimeoutMs).ok()) return 0;
   }
 }

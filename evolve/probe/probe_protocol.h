@@ -7,7 +7,7 @@
 //   process -> probe   ask {wanted_ns}              before everything that the device has to do and no permit is left for
 //   probe -> process   permit {burst_ns}            the burst starts now
 //   process -> probe   returned {used_ns}           the device is idle again
-//   process -> probe   results [{end, text, launch_us, form_us}]   one a job
+//   process -> probe   results [{end, text, launch_us, form_us}] {error}   one a job; `error`: its context is lost
 //
 // What the process is about is in the shared memory's first page (StepNote), for the day that it does not come back.
 //
@@ -53,9 +53,9 @@ struct JobResult {
 struct Message {
   enum class Type : uint8_t { kReady, kJobs, kAsk, kPermit, kReturned, kResults };
   Type type = Type::kReady;
-  std::string text;  // kReady: the device's class
-  std::string error;
-  int64_t ns = 0;  // kAsk: wanted; kPermit: granted; kReturned: used
+  std::string text;   // kReady: the device's class
+  std::string error;  // kReady: no device; kResults: the context is lost, whoever did it
+  int64_t ns = 0;     // kAsk: wanted; kPermit: granted; kReturned: used
   std::vector<JobText> jobs;
   std::vector<JobResult> results;
 };

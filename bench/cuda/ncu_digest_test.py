@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Nsight Compute's two CSV forms, with its noise, units and thousands' commas. The layout is its own; the values are made up,
+since nothing was profiled on a GPU yet: what job.sh brings back replaces them."""
+import unittest
+
+from ncu_digest import digest, read, text_of
+
+STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+RAW_HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC",
+            "gpu__time_duration.sum", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+            "lts__throughput.avg.pct_of_peak_sustained_elapsed", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+            "sm__warps_active.avg.pct_of_peak_sustained_active", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
+            "launch__occupancy_limit_registers", "launch__occupancy_limit_shared_mem", "launch__registers_per_thread",
+            STALL.format("long_scoreboard"), STALL.format("barrier"), STALL.format("selected")]
+UNITS = [""] * 11 + ["us", "%", "%", "%", "%", "%", "block", "block", "register/thread", "inst", "inst", "inst"]
+
+
+def line(values):
+    return ",".join(f'"{v}"' for v in values)
+
+
+def raw(*values):
+    ids = ["0", "77", "python3.11", "127.0.0.1", "run(Args)", "1", "7", "(256, 1, 1)", "(528, 1, 1)", "0", "9.0"]
+    return "\n".join(["==PROF== Connected to process 77 (/usr/bin/python3.11)", "kernel rms_norm.bf16.rows.vec8",
+                      '==PROF== Profiling "run" - 0: 0%....50%....100% - 38 passes', "==PROF== Disconnected from process 77",
+                      line(RAW_HEAD), line(UNITS), line(ids + list(values))]) + "\n"
+
+
+class NcuDigest(unittest.TestCase):
+    def test_the_raw_page(self):
+        (kernel, metrics), = read(raw("1,018.02", "81.25", "55.5", "0", "93.0", "100", "5", "8", "48", "6.0", "2.0", "1.0"))
+        d = digest(kernel, metrics)
+        self.assertEqual(d["kernel"], "run(Args)")
+        self.assertAlmostEqual(d["us"], 1018.02)
+        self.assertEqual((d["dram"], d["l2"], d["tensor"], d["load_sector_efficiency"]), (81.25, 55.5, 0, 100))
+        self.assertEqual(d["occupancy_limiter"], "registers")
+        self.assertEqual(d["stalls"], {"long_scoreboard": 0.75, "barrier": 0.25})
+        self.assertEqual(d["bottleneck"], "dram")
+        self.assertNotIn("l1", d, "what was not measured is not 0")
+        self.assertIn("waits: long_scoreboard 75 %, barrier 25 %", text_of(d))
+
+    def test_far_from_every_peak_it_is_what_warps_wait_for(self):
+        (kernel, metrics), = read(raw("2.5", "20", "30", "11", "12", "25", "5", "1", "168", "1.0", "9.0", "1.0"))
+        d = digest(kernel, metrics)
+        self.assertEqual(d["bottleneck"], "latency: barrier")
+        self.assertEqual(d["occupancy_limiter"], "shared memory")
+
+    def test_the_long_form_with_other_units_and_values_that_are_no_numbers(self):
+        head = RAW_HEAD[:11] + ["Section Name", "Metric Name", "Metric Unit", "Metric Value"]
+        ids = ["0", "77", "p", "h", "k<1, 2>(int)", "1", "7", "(1, 1, 1)", "(1, 1, 1)", "0", "9.0", "Command line profiler metrics"]
+        text = "\n".join([line(head), line(ids + ["gpu__time_duration.sum", "nsecond", "12,500"]),
+                          line(ids + ["sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", "%", "84.1"]),
+                          line(ids + ["lts__throughput.avg.pct_of_peak_sustained_elapsed", "%", "n/a"])])
+        (kernel, metrics), = read(text)
+        d = digest(kernel, metrics)
+        self.assertAlmostEqual(d["us"], 12.5)
+        self.assertNotIn("l2", d)
+        self.assertEqual(d["bottleneck"], "tensor")
+
+    def test_a_run_without_counters_says_so(self):
+        with self.assertRaisesRegex(ValueError, "LibraryNotLoaded"):
+            read("==ERROR== Failed to initialize the profiler: LibraryNotLoaded\n")
+        self.assertEqual(read(line(RAW_HEAD) + "\n"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
