@@ -71,10 +71,11 @@ dispatch::Result<Explanation> Control::explain(
 
   std::lock_guard<std::mutex> lock(mutex_);
   const bool by_choice = core_->config().disable || core_->config().cache_dir.empty();
-  const bool reads = core_->config().cache_read_only;  // that it cannot mark is then no news
+  const bool reads = core_->config().cache_read_only;
+  const bool no_news = reads && !host().lost;  // that it cannot mark
   e.cache = host().cache ? core_->config().cache_dir + " (" + std::to_string(host().cache->entries().size()) +
                                (reads ? " kernels, read only)" : " kernels)") +
-                               (host().problem.empty() || reads ? "" : "; " + host().problem)
+                               (host().problem.empty() || no_news ? "" : "; " + host().problem)
                          : (host().nothing_yet ? ""
                             : by_choice        ? "none: "
                                                : "unusable: ") +

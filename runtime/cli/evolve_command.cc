@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstdarg>
@@ -26,17 +27,17 @@ namespace {
 
 using evolve::SessionEvent;
 
-volatile std::sig_atomic_t interrupted = 0;
+std::atomic<bool> interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
 
 // The first signal ends the session at the next candidate, the second ends the program: its children die with it, and
-// what was committed is in the cache.
+// what was committed is in the cache. Two may come at once, in two threads.
 void interrupt(int signal) {
-  if (interrupted != 0) {
+  if (interrupted.exchange(true)) {
     constexpr char kText[] = "\nniche: interrupted again: leaving at once\n";
     (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
     ::_exit(128 + signal);
   }
-  interrupted = 1;
 }
 
 struct Options {
@@ -192,7 +193,7 @@ int run(const Options& o) {
   session.model.options.questions_max = o.model.questions_max;
   session.model.options.answer_seconds_max = o.model.answer_seconds_max;
   session.model.options.context_bytes_max = o.model.context_bytes_max;
-  session.stop = [] { return interrupted != 0; };
+  session.stop = [] { return interrupted.load(); };
   session.log = [&line](const std::string& said) { line.print(said); };
   for (int signal : {SIGINT, SIGTERM}) std::signal(signal, interrupt);
   auto last = evolve::run_local_session(std::move(request), std::move(session));
