@@ -213,12 +213,13 @@ std::string Control::session_text(const DefinitionState& d, int64_t now_ns) cons
     return "running, " + std::to_string(d.tried) + " tried, " + std::to_string(d.session_kernels) +
            " kernels" + (pause_reason_.empty() ? "" : "; paused: " + pause_reason_);
   std::string text = planner_.describe(d.place(), now_ns);
-  if (nothing_proposes(d) && core_->config().proposer.empty())
-    return "none: no family and no proposer: no template family of '" + d.known.definition->schema().op +
-           "' has points for this Definition on this CPU, and the config names no 'proposer'";
   if (nothing_proposes(d))
-    return "none: no template family has points for this Definition, and the proposer waits: " +
-           purse_.why_empty();
+    return core_->config().proposer.empty()
+               ? "none: no family and no proposer: no template family of '" +
+                     d.known.definition->schema().op +
+                     "' has points for this Definition on this CPU, and the config names no 'proposer'"
+               : "none: no template family has points for this Definition, and the proposer waits: " +
+                     purse_.why_empty();
   if (!d.refusal.empty()) text += ": " + d.refusal;
   return text;
 }

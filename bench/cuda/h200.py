@@ -12,9 +12,7 @@ Graph time: a CUDA graph of many calls over rotating buffers that exceed the L2 
 interleaved. Cold: single calls after 256 MB were zeroed, as triton's do_bench. Rows are written as they come; a row that
 is in the file already is left out, so that a run can go on where one stopped."""
 import argparse
-import json
 import math
-import multiprocessing
 import os
 import random
 import statistics
@@ -22,8 +20,10 @@ import time
 
 from check import NEW_PROBLEMS, check_problem
 from check import key_of as check_key
+from compile_ahead import compile_ahead
 from hang_guard import Guard
-from niche_device import Niche, NicheError, find_nvrtc
+from niche_device import Niche, find_nvrtc
+from results_file import load_results, save_results
 from rows import rows
 
 
@@ -52,13 +52,6 @@ START = time.time()
 NICHE = None
 
 
-def compile_one(ident):
-    try:
-        return ident, NICHE.compile(ident)
-    except NicheError as e:
-        return ident, {"error": str(e)}
-
-
 def propose(op, dtype, consts, count):
     from ops_defaults import DEFAULT_ATTRS
     found = NICHE.propose(op, dtype, consts, DEFAULT_ATTRS.get(op, {}), count)
@@ -75,20 +68,14 @@ def key_of(row):
 
 
 def save(results):
-    part = ARGS.out + ".part"
-    with open(part, "w") as f:
-        json.dump(results, f, indent=1)
-    os.replace(part, ARGS.out)
+    save_results(ARGS.out, results)
 
 
 def main():
     global NICHE
     os.makedirs(ARGS.cache, exist_ok=True)
     NICHE = Niche(ARGS.library, ARGS.cache, ARGS.nvrtc or find_nvrtc())
-    results = {"rows": []}
-    if os.path.exists(ARGS.out):
-        with open(ARGS.out) as f:
-            results = json.load(f)
+    results = load_results(ARGS.out)
     guard = Guard(ARGS.out + ".running", ARGS.hang)
     results["hung"] = guard.bad
     done = {r["key"] for r in results["rows"]}
@@ -102,10 +89,7 @@ def main():
                 and (not ARGS.ops or p[0] in ARGS.ops.split(","))]
     checks = {check_key(p): propose(p[0], p[1], p[2], ARGS.check) for p in to_check}
     copies = NICHE.propose("copy", "f32", {"N": 4}, {}, 4)
-    # Forked before CUDA is touched; the cubins come back through the cache directory.
-    pool = multiprocessing.get_context("fork").Pool(ARGS.jobs)
-    jobs = {k: [pool.apply_async(compile_one, (c["id"],)) for c in list_] for k, list_ in
-            [("copy", copies)] + [("check " + k, c) for k, c in checks.items()] + list(proposals.items())}
+    pool, jobs = compile_ahead(NICHE, ARGS.jobs, {"copy": copies, **{"check " + k: c for k, c in checks.items()}, **proposals})
     log(f"{sum(map(len, jobs.values()))} candidates to compile in {ARGS.jobs} processes: {NICHE.about['toolchain']}")
 
     import bench_device

@@ -24,8 +24,9 @@ SOURCE = os.path.dirname(os.path.dirname(HERE))
 TARGETS = ["ranker", "niche", "niche_live_check", "evolve_judge_case_lanes_test", "examples_ranker_model_test",
            "ops_cuda_families_test", "ops_cuda_emulated_test", "evolve_test_probe", "evolve_device_probe_fault_test",
            "evolve_permit_simulation_test", "runtime_cuda_loop_program", "runtime_cuda_permits_test", "runtime_cuda_loop_test"]
-SCRIPTS = ["bench_device.py", "build_there.py", "check.py", "compact.py", "h200.py", "hang_guard.py", "niche_device.py",
-           "ncu_digest.py", "one_kernel.py", "ops.py", "ops_defaults.py", "regret.py", "regret_rule.py", "rows.py"]
+SCRIPTS = ["bench_device.py", "build_there.py", "check.py", "compact.py", "compile_ahead.py", "h200.py", "hang_guard.py", "niche_device.py",
+           "ncu_digest.py", "one_kernel.py", "ops.py", "ops_defaults.py", "regret.py", "regret_rule.py", "results_file.py",
+           "rows.py"]
 TRACE = "examples/ranker/data/azure_llm_2023_conv_sample.csv"
 MADE_HERE = "go.sh"  # is in every job
 BYTES_MAX = 15 << 20  # of a job, compressed or not: what goes to such a machine in one call beside others'

@@ -8,13 +8,14 @@ Times are h200.py's sweep: three replays of a graph over rotating buffers, so a 
 the file already is left out."""
 import argparse
 import json
-import multiprocessing
 import os
 import time
 
+from compile_ahead import compile_ahead
 from hang_guard import Guard
-from niche_device import Niche, NicheError, find_nvrtc
+from niche_device import Niche, find_nvrtc
 from regret_rule import at_unseen, region_kernel, summary
+from results_file import load_results, save_results
 
 CONV = {"Ci": 96, "Co": 96, "K": 3}
 # Operator, element type, constant axes, shapes that were seen, shapes that were not: between them, odd ones, and one of
@@ -31,45 +32,29 @@ ROWS = [
     ("embedding_bag", "f32", {"V": 100000, "D": 64}, [(50000, 1024), (200000, 4096)], [(9999, 321), (100001, 5000), (400000, 8192)]),
 ]
 
-NICHE = None
-
-
-def compile_one(ident):
-    try:
-        return ident, NICHE.compile(ident)
-    except NicheError as e:
-        return ident, {"error": str(e)}
-
-
 def name(row):
     return f"{row[0]} {row[1]} " + " ".join(f"{k}={v}" for k, v in row[2].items())
 
 
 def main(args):
-    global NICHE
     start = time.time()
     os.makedirs(args.cache, exist_ok=True)
-    NICHE = Niche(args.library, args.cache, args.nvrtc or find_nvrtc())
-    results = {"rows": []}
-    if os.path.exists(args.out):
-        with open(args.out) as f:
-            results = json.load(f)
+    niche = Niche(args.library, args.cache, args.nvrtc or find_nvrtc())
+    results = load_results(args.out)
     done = {r["row"] for r in results["rows"]}
     todo = [r for r in ROWS if name(r) not in done and (not args.ops or r[0] in args.ops.split(","))]
     from ops_defaults import DEFAULT_ATTRS
-    proposals = {name(r): NICHE.propose(r[0], r[1], r[2], DEFAULT_ATTRS.get(r[0], {}), args.points) for r in todo}
-    # Forked before CUDA is touched; the cubins come back through the cache directory.
-    pool = multiprocessing.get_context("fork").Pool(args.jobs)
-    jobs = {k: [pool.apply_async(compile_one, (c["id"],)) for c in list_] for k, list_ in proposals.items()}
+    proposals = {name(r): niche.propose(r[0], r[1], r[2], DEFAULT_ATTRS.get(r[0], {}), args.points) for r in todo}
+    pool, jobs = compile_ahead(niche, args.jobs, proposals)
 
     import bench_device
 
     def log(text):
         print(f"[{time.time() - start:6.1f}] {text}", flush=True)
 
-    bench = bench_device.Bench(NICHE, args, log)
+    bench = bench_device.Bench(niche, args, log)
     bench.guard = Guard(args.out + ".running", args.hang)
-    results["machine"] = {**NICHE.device, "torch": bench.torch_version, "commit": args.commit}
+    results["machine"] = {**niche.device, "torch": bench.torch_version, "commit": args.commit}
     for row in todo:
         if time.time() - start > args.seconds:
             break
@@ -90,9 +75,7 @@ def main(args):
         points = [{"shape": list(s), **at_unseen(kernel, times[s], library[s])} for s in unseen if s in times]
         results["rows"].append({"row": name(row), "seen": [list(s) for s in seen], "kernel": kernel, "points": points})
         results["summary"] = summary([p for r in results["rows"] for p in r["points"]])
-        with open(args.out + ".part", "w") as f:
-            json.dump(results, f, indent=1)
-        os.replace(args.out + ".part", args.out)
+        save_results(args.out, results)
         for p in points:
             log(f"{name(row)} x {p['shape']}: regret " + ("- (the library serves)" if p["regret"] is None else
                 f"{p['regret']:.3f}, library over it {p['ratio']:.2f}"))
