@@ -74,17 +74,14 @@ std::vector<Class> classes_of(const search::TemplateSpace& space, const dispatch
   for (int f = 0; f < space.family_count(); ++f) {
     const auto& params = space.params(f);
     FamilyPoint p{f, Point(params.size(), 0)};
-    for (;;) {
+    do {
       if (space.valid(p)) {
         const auto [it, fresh] =
             by_source.emplace(render_point(space, definition, target, p).dedup_key, classes.size());
         if (fresh) classes.emplace_back();
         classes[it->second].push_back(p);
       }
-      size_t i = params.size();
-      while (i > 0 && ++p.point[i - 1] == static_cast<int>(params[i - 1].values.size())) p.point[--i] = 0;
-      if (i == 0) break;
-    }
+    } while (search::next_point(params, &p.point));
   }
   return classes;
 }
@@ -352,7 +349,7 @@ Status number_kernels(const search::TemplateSpace& space, const dispatch::Defini
     if (family < 0) return dispatch::not_found(path + ": no family " + recorded->family_name(f) + " here");
     const auto& params = recorded->params(f);
     FamilyPoint p{f, Point(params.size(), 0)};
-    for (;;) {
+    do {
       if (recorded->valid(p)) {
         const auto here = point_from_json(space, recorded->family_name(f), point_to_json(*recorded, p));
         if (!here)
@@ -362,10 +359,7 @@ Status number_kernels(const search::TemplateSpace& space, const dispatch::Defini
         lines += recorded_line(p, recorded->cost(p), it->second);
         ++points;
       }
-      size_t i = params.size();
-      while (i > 0 && ++p.point[i - 1] == static_cast<int>(params[i - 1].values.size())) p.point[--i] = 0;
-      if (i == 0) break;
-    }
+    } while (search::next_point(params, &p.point));
   }
   if (numbers.size() == points) return {};
   std::ofstream out(path, std::ios::trunc);

@@ -22,13 +22,10 @@ void Screen::list(Kernels& kernels) {
   for (int f = 0; f < space_.family_count(); ++f) {
     const auto& params = space_.params(f);
     FamilyPoint c{f, Point(params.size(), 0)};
-    for (;;) {
+    do {
       if (space_.valid(c)) points.push_back(c);
       if (static_cast<int64_t>(points.size()) > options_.listed_max) return;
-      size_t i = params.size();
-      while (i > 0 && ++c.point[i - 1] == static_cast<int>(params[i - 1].values.size())) c.point[--i] = 0;
-      if (i == 0) break;
-    }
+    } while (next_point(params, &c.point));
   }
   for (const FamilyPoint& c : points) kernels.number(c);
   for (const FamilyPoint& c : points)

@@ -4,6 +4,12 @@
 
 namespace niche::evolve::search {
 
+bool next_point(const std::vector<Param>& params, Point* point) {
+  size_t i = params.size();
+  while (i > 0 && ++(*point)[i - 1] == static_cast<int>(params[i - 1].values.size())) (*point)[--i] = 0;
+  return i != 0;
+}
+
 std::string point_key(const FamilyPoint& c) {
   std::string key = std::to_string(c.family) + ':';
   for (size_t i = 0; i < c.point.size(); ++i) {

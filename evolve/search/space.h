@@ -19,6 +19,8 @@ struct FamilyPoint {
   bool operator==(const FamilyPoint&) const = default;
 };
 
+// To the next point of a grid, the last parameter fastest. False: it was the last, and is the first again.
+bool next_point(const std::vector<Param>& params, Point* point);
 // Equal candidates have equal keys, different ones of one space different keys ("1:0,3,2").
 std::string point_key(const FamilyPoint& c);
 
