@@ -243,8 +243,7 @@ class Drawing {
     }
     std::vector<std::pair<Box, int>> boxes;
     for (size_t i = 0; i < cells.size(); ++i)
-      if (who[i] != 0 || (policy_.library_regions && !cells[i].far && among == kAny))
-        boxes.push_back({cells[i].box, who[i]});
+      if (who[i] != 0 || (policy_.library_regions && among == kAny)) boxes.push_back({cells[i].box, who[i]});
     join(&boxes);
     std::vector<NicheRegion> regions;
     for (const auto& [box, k] : boxes) regions.push_back(make_region(box, k));

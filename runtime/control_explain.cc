@@ -193,8 +193,10 @@ ExplainedKernel Control::explain_kernel(const DefinitionState& d, const Resident
     std::snprintf(gain, sizeof gain, "%.2fx", k.gain(problem.axes, axes));
     x.reason =
         e.kernel.starts_with("fallback:")
-            ? std::string("measured ") + gain + " here: the library is as fast, or the shape was not seen yet"
-            : std::string("measured ") + gain + " here: " + e.kernel + " is better";
+            ? std::string("counts on ") + gain +
+                  " here, by what was measured near by: the library is as fast, or the shape was not seen yet"
+            : std::string("counts on ") + gain + " here, by what was measured near by: " + e.kernel +
+                  " is better";
     if (library_because->empty()) *library_because = x.name + " serves other problems; " + x.reason;
   } else if (challenger) {
     *library_because = x.name + " is on its way: " + x.state;

@@ -1,8 +1,23 @@
 #include "runtime/resident_kernel.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "dispatch/niche_map.h"
+
 namespace niche::core {
+namespace {
+
+// What is left of a gain where nothing was measured near by.
+double far_from(double gain) { return gain * (1 - dispatch::NichePolicy{}.far_margin); }
+
+bool is_far(int64_t a, int64_t b) {
+  const dispatch::NichePolicy policy;
+  const auto [lo, hi] = std::minmax(a, b);
+  return hi - lo > policy.gap_small && static_cast<double>(hi) > policy.gap_max * static_cast<double>(lo);
+}
+
+}  // namespace
 
 const evolve::PointTiming* ResidentKernel::nearest(const int64_t* var_axes, int count) const {
   const evolve::PointTiming* best = nullptr;
@@ -21,8 +36,27 @@ const evolve::PointTiming* ResidentKernel::nearest(const int64_t* var_axes, int 
 }
 
 double ResidentKernel::gain(const int64_t* var_axes, int count) const {
-  if (const evolve::PointTiming* t = nearest(var_axes, count)) return t->speedup;
+  const evolve::PointTiming* t = nearest(var_axes, count);
+  if (t == nullptr) return record_gain();
+  bool far = false;
+  for (int i = 0; i < count; ++i) far |= is_far(var_axes[i], t->var_axes[static_cast<size_t>(i)]);
+  return far ? far_from(t->speedup) : t->speedup;
+}
+
+double ResidentKernel::record_gain() const {
   return kernel_ns > 0 && fallback_ns > 0 ? fallback_ns / kernel_ns : 1.0;
+}
+
+bool ResidentKernel::reaches_far() const {
+  if (timing.empty()) return far_from(record_gain()) > 1;
+  return std::all_of(timing.begin(), timing.end(),
+                     [](const evolve::PointTiming& t) { return far_from(t.speedup) > 1; });
+}
+
+bool ResidentKernel::measured_at(const int64_t* var_axes, int count) const {
+  return std::any_of(timing.begin(), timing.end(), [&](const evolve::PointTiming& t) {
+    return std::equal(t.var_axes.begin(), t.var_axes.end(), var_axes, var_axes + count);
+  });
 }
 
 }  // namespace niche::core

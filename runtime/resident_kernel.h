@@ -26,11 +26,19 @@ struct ResidentKernel {
   int64_t verified_unix_ns = 0;  // its Verdict
 
   uint64_t id() const { return kernel->id; }
-  // Measured gain over the best library form at a problem: that of the nearest measured point (distance in
-  // log2 of the axes); of the record as a whole where no point was kept.
+  // Gain over the best library form that may be counted on at a problem: that of the nearest measured point
+  // (distance in log2 of the axes), less dispatch::NichePolicy's far_margin where the point lies further off
+  // than its gap_max; of the record as a whole where no point was kept.
   double gain(const int64_t* var_axes, int count) const;
+  // Gains so much at every point that it was measured at that it may be counted on anywhere in its Guard.
+  bool reaches_far() const;
+  // Timed at this very problem.
+  bool measured_at(const int64_t* var_axes, int count) const;
   // The point that gain() took; null: none.
   const evolve::PointTiming* nearest(const int64_t* var_axes, int count) const;
+
+ private:
+  double record_gain() const;
 };
 
 }  // namespace niche::core

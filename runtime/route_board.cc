@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "runtime/measured_regions.h"
-
 namespace niche::core {
 
 using dispatch::Kernel;
@@ -120,6 +118,11 @@ bool RouteBoard::fits(const ResidentKernel& k, const WideProblem& p) const {
 }
 
 std::shared_ptr<const ResidentKernel> RouteBoard::best_serving(const WideProblem& p) const {
+  const bool measured = std::any_of(serving_.begin(), serving_.end(),
+                                    [&](const auto& k) { return k->measured_at(p.axes, axes_); });
+  if (!measured)
+    for (const MeasuredRegion& r : measured_regions_)
+      if (r.box.holds_var(p.axes) && (r.kernel == nullptr || fits(*r.kernel, p))) return r.kernel;
   std::shared_ptr<const ResidentKernel> best;
   double best_gain = 1.0;
   for (const auto& k : serving_) {
@@ -177,6 +180,7 @@ Status RouteBoard::publish() {
   };
   std::vector<dispatch::ProblemKey> failed;  // the next publish() tries them again
   if (changed_) {
+    measured_regions_ = draw_measured_regions(serving_, axes_);
     for (auto& [key, seen] : problems_) keep_first(publish_problem(seen));
     keep_first(publish_regions());
     forget_unused_routes();
@@ -209,15 +213,18 @@ Status RouteBoard::publish_regions() {
   const auto library = dispatcher_.fallback(definition_, 0);
   int priority = static_cast<int>(serving_.size()) + 1;
   int measured_priority = priority + kMeasuredRegionsMax;
-  for (const MeasuredRegion& r : draw_measured_regions(serving_, axes_)) {
+  for (const MeasuredRegion& r : measured_regions_) {
     int64_t corner[dispatch::kMaxVarAxes] = {};
     for (int i = 0; i < axes_; ++i) corner[i] = r.box.var[static_cast<size_t>(i)].lo;
     NICHE_RETURN_IF_ERROR(
         put(r.box, {r.kernel, nullptr, form(form_class(corner, axes_))}, measured_priority--));
   }
-  for (const auto& k : serving_)
-    NICHE_RETURN_IF_ERROR(put(k->kernel->guard, {k, nullptr, library}, priority--));
-  if (challenger_) NICHE_RETURN_IF_ERROR(put(challenger_->kernel->guard, {nullptr, challenger_, library}, 0));
+  for (const auto& k : serving_) {
+    const int own = priority--;
+    if (k->reaches_far()) NICHE_RETURN_IF_ERROR(put(k->kernel->guard, {k, nullptr, library}, own));
+  }
+  if (challenger_ && challenger_->reaches_far())
+    NICHE_RETURN_IF_ERROR(put(challenger_->kernel->guard, {nullptr, challenger_, library}, 0));
   size_t form_regions = 0;
   for (const auto& [c, kernel] : forms_) {
     if (kernel->fallback_form == 0 || form_regions++ == kFormRegionsMax) continue;

@@ -3,12 +3,14 @@
 //
 // Roles: the control plane alone (under Control's lock) writes; serving threads see what publish() commits.
 // Invariants:
-//   (1) a problem's incumbent is the serving kernel with the best measured gain there whose Guard, layout and
-//       properties fit, and only where that gain is above 1: never slower than the library;
+//   (1) a problem's incumbent is the serving kernel with the best gain there whose Guard, layout and properties
+//       fit, and only where that gain is above 1: never slower than the library. Where no kernel was timed at the
+//       problem itself, who won the measured problems around it answers, as under (3); else a gain that was
+//       measured far away counts for less (ResidentKernel::gain);
 //   (2) at most one challenger at a time, and only where it promises more than the incumbent;
 //   (3) unseen shapes between problems that were measured go to who won there, kernel or library
-//       (measured_regions.h); others inside a serving kernel's Guard are that kernel's; inside the challenger's
-//       alone, its; elsewhere the best library form of their class;
+//       (measured_regions.h); others inside the Guard of a kernel that reaches far (ResidentKernel) are that
+//       kernel's, an incumbent's before the challenger's; elsewhere the best library form of their class;
 //   (4) at most kProblemsMax exact problems, least recently seen go first.
 // Progress: publish() does not wait for readers. Cost: publish: some µs a problem of this Definition.
 // Why not simpler: one route a kernel would do if Guards did not overlap; sessions commit one kernel for
@@ -23,7 +25,7 @@
 #include <vector>
 
 #include "dispatch/dispatcher.h"
-#include "runtime/resident_kernel.h"
+#include "runtime/measured_regions.h"
 
 namespace niche::core {
 
@@ -100,6 +102,7 @@ class RouteBoard {
   const int axes_;  // variable ones
   std::vector<std::shared_ptr<const ResidentKernel>> serving_;
   std::shared_ptr<const ResidentKernel> challenger_;
+  std::vector<MeasuredRegion> measured_regions_;  // of serving_, as of the last publish()
   dispatch::RolloutState rollout_ = dispatch::RolloutState::kShadow;
   double share_ = 0;
   std::map<Key, std::shared_ptr<dispatch::Route>> routes_;

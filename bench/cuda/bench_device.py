@@ -116,7 +116,8 @@ class Bench:
 
     # --- one row
 
-    def sweep(self, row, key, proposals, compiled):
+    def sweep(self, row, key, proposals, compiled, may_fit_none=False):
+        """may_fit_none: that no candidate's Guard holds the shape is no error."""
         name, dtype, consts, var, in_table = row
         op, dt = OPS[name], DTYPES[dtype]
         attrs = DEFAULT_ATTRS.get(name, {})
@@ -193,7 +194,7 @@ class Bench:
         # Buffers are made again for the race: a sweep over many rows must not hold them all.
         state["sets"] = None
         torch.cuda.empty_cache()
-        if not good:
+        if not good and not (may_fit_none and not wrong and not refused):
             raise NicheError(f"no candidate is right: {wrong[:1]} {refused[:1]}")
         return state
 

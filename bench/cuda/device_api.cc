@@ -4,6 +4,7 @@
 //
 // Thread-safety: nb_compile may run in several threads and in forked processes; the rest in one thread.
 // Answers are JSON in a buffer of the calling thread, valid until its next call; {"error": ...} says why not.
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 
 #include "bench/cuda/copy_family.h"
 #include "dispatch/devices/cuda/cuda_kernel.h"
+#include "dispatch/niche_map.h"
 #include "evolve/toolchain/cuda_toolchain.h"
 #include "runtime/ops/cuda/families.h"
 #include "runtime/ops/cuda/schemas.h"
@@ -170,6 +172,40 @@ const char* nb_load(int id) {
 // Does the Guard hold for these variable axes?
 int nb_holds(int id, const int64_t* var_axes) {
   return bench.candidates.at(static_cast<size_t>(id)).source.limits.holds_var(var_axes) ? 1 : 0;
+}
+
+// Who serves these shapes by what was measured at some points: {"axes", "candidates": [id], "points": [{"at",
+// "us": [library, candidate...]; 0: does not run}], "shapes": [[...]]} -> [candidate id; -1: the library; -2: nothing
+// was measured near enough]. As the runtime draws its regions (runtime/measured_regions.h).
+const char* nb_regions(const char* request) {
+  const json r = json::parse(request, nullptr, false);
+  if (r.is_discarded()) return answer({{"error", "request is not JSON"}});
+  std::vector<dispatch::NicheCandidate> candidates(1);
+  candidates[0].library = true;
+  const std::vector<int> ids = r.at("candidates");
+  for (const int id : ids)
+    candidates.push_back({.guard = bench.candidates.at(static_cast<size_t>(id)).source.limits});
+  std::vector<dispatch::MeasuredPoint> points;
+  for (const json& p : r.at("points")) {
+    dispatch::MeasuredPoint& point = points.emplace_back();
+    for (size_t i = 0; i < p.at("at").size(); ++i) point.axes.at(i) = p["at"][i];
+    point.ns = p.at("us").get<std::vector<double>>();
+  }
+  dispatch::NichePolicy policy;
+  policy.library_regions = true;
+  const auto map = dispatch::draw_niches(r.at("axes"), points, candidates, policy);
+  if (!map.ok()) return failed(map.status());
+  json who = json::array();
+  for (const json& shape : r.at("shapes")) {
+    std::array<int64_t, dispatch::kMaxVarAxes> at{};
+    for (size_t i = 0; i < shape.size(); ++i) at.at(i) = shape[i];
+    const auto region = std::find_if(map->regions.begin(), map->regions.end(),
+                                     [&](const dispatch::NicheRegion& n) { return n.box.holds_var(at.data()); });
+    who.push_back(region == map->regions.end() ? -2
+                  : region->candidate == 0     ? -1
+                                               : ids[static_cast<size_t>(region->candidate) - 1]);
+  }
+  return answer({{"who", who}, {"far_margin", policy.far_margin}});
 }
 
 int nb_launch(int kernel, void* const* p, const long* n, void* workspace, void* stream) {

@@ -21,10 +21,11 @@ METRICS = {
                "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"],
     "issue": ["smsp__issue_active.avg.pct_of_peak_sustained_active", "sm__inst_issued.avg.pct_of_peak_sustained_active"],
     "occupancy": ["sm__warps_active.avg.pct_of_peak_sustained_active"],
-    "load_sector_efficiency": ["smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"],
-    "store_sector_efficiency": ["smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"],
     "registers": ["launch__registers_per_thread"],
 }
+# Bytes used of each sector of 32, and the most there can be.
+SECTORS = {f"{name}_sector_efficiency": f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}"
+           for name, op in (("load", "ld"), ("store", "st"))}
 LIMITS = {"registers": "launch__occupancy_limit_registers", "shared memory": "launch__occupancy_limit_shared_mem",
           "warps": "launch__occupancy_limit_warps", "blocks": "launch__occupancy_limit_blocks"}
 STALL, STALL_END = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
@@ -69,6 +70,10 @@ def digest(kernel, metrics):
         there = next((metrics[c] for c in candidates if c in metrics), None)
         if there is not None:
             d[name] = there[0] * TIMES.get(there[1], 1e-3) if name == "us" else there[0]
+    for name, metric in SECTORS.items():
+        used, most = (metrics.get(metric + end, (0, ""))[0] for end in (".ratio", ".max_rate"))
+        if used and most:
+            d[name] = 100 * used / most
     limits = {name: metrics[m][0] for name, m in LIMITS.items() if m in metrics}
     if limits:
         d["occupancy_limiter"] = min(limits, key=limits.get)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Nsight Compute's two CSV forms, with its noise, units and thousands' commas. The layout is its own; the values are made up,
-since nothing was profiled on a GPU yet: what job.sh brings back replaces them."""
+"""Two runs of Nsight Compute on an H200 (tests/fixtures/ncu: the columns that the digest reads, of some 2,200; commit 73ce743),
+and its two CSV forms, with its noise, units and thousands' commas, where these do not occur there."""
+import os
 import unittest
 
 from ncu_digest import digest, read, text_of
@@ -9,10 +10,11 @@ STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 RAW_HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC",
             "gpu__time_duration.sum", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
             "lts__throughput.avg.pct_of_peak_sustained_elapsed", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-            "sm__warps_active.avg.pct_of_peak_sustained_active", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
+            "sm__warps_active.avg.pct_of_peak_sustained_active", "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",
+            "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.max_rate",
             "launch__occupancy_limit_registers", "launch__occupancy_limit_shared_mem", "launch__registers_per_thread",
             STALL.format("long_scoreboard"), STALL.format("barrier"), STALL.format("selected")]
-UNITS = [""] * 11 + ["us", "%", "%", "%", "%", "%", "block", "block", "register/thread", "inst", "inst", "inst"]
+UNITS = [""] * 11 + ["us", "%", "%", "%", "%", "", "", "block", "block", "register/thread", "inst", "inst", "inst"]
 
 
 def line(values):
@@ -26,13 +28,35 @@ def raw(*values):
                       line(RAW_HEAD), line(UNITS), line(ids + list(values))]) + "\n"
 
 
+RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/fixtures/ncu")
+
+
+def recorded(name):
+    with open(os.path.join(RECORDED, name + "_h200.csv")) as f:
+        (kernel, metrics), = read(f.read())
+    return digest(kernel, metrics)
+
+
 class NcuDigest(unittest.TestCase):
+    def test_a_memory_bound_kernel_of_a_real_run(self):
+        d = recorded("rms_norm")
+        self.assertAlmostEqual(d["us"], 17.152)
+        self.assertEqual((round(d["dram"]), round(d["l2"]), round(d["tensor"]), d["load_sector_efficiency"]), (55, 81, 0, 100))
+        self.assertEqual((d["bottleneck"], d["occupancy_limiter"]), ("l2", "registers"))
+        self.assertEqual(next(iter(d["stalls"])), "long_scoreboard")
+
+    def test_a_small_product_of_a_real_run_waits(self):
+        d = recorded("conv1d")
+        self.assertEqual(d["bottleneck"], "latency: wait")
+        self.assertLess(d["occupancy"], 20)
+        self.assertGreater(d["tensor"], 5)
+
     def test_the_raw_page(self):
-        (kernel, metrics), = read(raw("1,018.02", "81.25", "55.5", "0", "93.0", "100", "5", "8", "48", "6.0", "2.0", "1.0"))
+        (kernel, metrics), = read(raw("1,018.02", "81.25", "55.5", "0", "93.0", "24", "32", "5", "8", "48", "6.0", "2.0", "1.0"))
         d = digest(kernel, metrics)
         self.assertEqual(d["kernel"], "run(Args)")
         self.assertAlmostEqual(d["us"], 1018.02)
-        self.assertEqual((d["dram"], d["l2"], d["tensor"], d["load_sector_efficiency"]), (81.25, 55.5, 0, 100))
+        self.assertEqual((d["dram"], d["l2"], d["tensor"], d["load_sector_efficiency"]), (81.25, 55.5, 0, 75))
         self.assertEqual(d["occupancy_limiter"], "registers")
         self.assertEqual(d["stalls"], {"long_scoreboard": 0.75, "barrier": 0.25})
         self.assertEqual(d["bottleneck"], "dram")
@@ -40,7 +64,7 @@ class NcuDigest(unittest.TestCase):
         self.assertIn("waits: long_scoreboard 75 %, barrier 25 %", text_of(d))
 
     def test_far_from_every_peak_it_is_what_warps_wait_for(self):
-        (kernel, metrics), = read(raw("2.5", "20", "30", "11", "12", "25", "5", "1", "168", "1.0", "9.0", "1.0"))
+        (kernel, metrics), = read(raw("2.5", "20", "30", "11", "12", "8", "32", "5", "1", "168", "1.0", "9.0", "1.0"))
         d = digest(kernel, metrics)
         self.assertEqual(d["bottleneck"], "latency: barrier")
         self.assertEqual(d["occupancy_limiter"], "shared memory")

@@ -24,7 +24,7 @@ class NicheError(RuntimeError):
 class Niche:
     def __init__(self, library, cache_dir, nvrtc="", arch="sm_90a"):
         self.lib = ctypes.CDLL(library)
-        for name in ("nb_init", "nb_open_device", "nb_propose", "nb_compile", "nb_load", "nb_health"):
+        for name in ("nb_init", "nb_open_device", "nb_propose", "nb_compile", "nb_load", "nb_health", "nb_regions"):
             getattr(self.lib, name).restype = ctypes.c_char_p
         self.lib.nb_launch.argtypes = [ctypes.c_int] + [ctypes.c_void_p] * 4
         self.lib.nb_launch_ns.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 3
@@ -51,6 +51,13 @@ class Niche:
 
     def holds(self, ident, var_axes):
         return bool(self.lib.nb_holds(ident, (ctypes.c_int64 * len(var_axes))(*var_axes)))
+
+    def regions(self, axes, candidates, points, shapes):
+        """Who serves each of `shapes` by `points` [(shape, [library us, us a candidate; 0: does not run])]: a candidate's
+        id, -1 for the library, -2 where nothing was measured near enough; and NichePolicy's far_margin."""
+        request = {"axes": axes, "candidates": candidates, "points": [{"at": at, "us": us} for at, us in points], "shapes": shapes}
+        answer = self._ask("nb_regions", json.dumps(request).encode())
+        return answer["who"], answer["far_margin"]
 
     def load(self, ident, torch):
         loaded = self._ask("nb_load", ident)

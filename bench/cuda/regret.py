@@ -14,7 +14,7 @@ import time
 from compile_ahead import compile_ahead
 from hang_guard import Guard
 from niche_device import Niche, find_nvrtc
-from regret_rule import at_unseen, region_kernel, summary
+from regret_rule import LIBRARY, NOTHING_NEAR, at_unseen, committed, reaching, summary
 from results_file import load_results, save_results
 
 CONV = {"Ci": 96, "Co": 96, "K": 3}
@@ -31,6 +31,26 @@ ROWS = [
     ("linear", "bf16", {"N": 4096, "K": 4096}, [(1,), (16,)], [(2,), (5,), (9,), (31,)]),
     ("embedding_bag", "f32", {"V": 100000, "D": 64}, [(50000, 1024), (200000, 4096)], [(9999, 321), (100001, 5000), (400000, 8192)]),
 ]
+
+def servers(niche, seen, unseen, times, library, ids):
+    """{unseen shape: name of the kernel that serves it; None: the library}."""
+    known = [s for s in seen if s in times]
+    names = committed([times[s] for s in known])
+    if not names:
+        return dict.fromkeys(unseen)
+    points = [(list(s), [library[s]] + [times[s].get(n, 0) for n in names]) for s in known]
+    who, far_margin = niche.regions(len(unseen[0]), [ids[n] for n in names], points, [list(s) for s in unseen])
+    far = reaching(names, [times[s] for s in known], [library[s] for s in known], far_margin)
+    by_id = {ids[n]: n for n in names}
+
+    def serve(shape, ident):
+        if ident == LIBRARY:
+            return None
+        if ident != NOTHING_NEAR:
+            return by_id[ident]
+        return next((n for n in far if niche.holds(ids[n], shape)), None)
+    return {s: serve(s, i) for s, i in zip(unseen, who)}
+
 
 def name(row):
     return f"{row[0]} {row[1]} " + " ".join(f"{k}={v}" for k, v in row[2].items())
@@ -65,15 +85,15 @@ def main(args):
             if time.time() - start > args.seconds + 30:
                 break
             try:
-                state = bench.sweep((op, dtype, consts, shape, False), f"{name(row)} x {shape}", proposals[name(row)], built)
+                state = bench.sweep((op, dtype, consts, shape, False), f"{name(row)} x {shape}", proposals[name(row)], built,
+                                    may_fit_none=True)
                 times[shape], library[shape] = state["times"], min(us for us, _ in state["forms"].values())
             except Exception as e:  # one shape's failure is its own
                 log(f"{name(row)} x {shape}: FAILED {type(e).__name__}: {str(e)[:200]}")
-        kernel = region_kernel([times[s] for s in seen if s in times])
-        if kernel is None:
-            continue
-        points = [{"shape": list(s), **at_unseen(kernel, times[s], library[s])} for s in unseen if s in times]
-        results["rows"].append({"row": name(row), "seen": [list(s) for s in seen], "kernel": kernel, "points": points})
+        ids = {p["name"]: p["id"] for p in proposals[name(row)]}
+        who = servers(niche, seen, unseen, times, library, ids)
+        points = [{"shape": list(s), **at_unseen(who[s], times[s], library[s])} for s in unseen if s in times]
+        results["rows"].append({"row": name(row), "seen": [list(s) for s in seen], "points": points})
         results["summary"] = summary([p for r in results["rows"] for p in r["points"]])
         save_results(args.out, results)
         for p in points:

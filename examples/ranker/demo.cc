@@ -10,6 +10,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -36,6 +37,7 @@ constexpr size_t kStretch = 1000;         // requests of the latency phases
 constexpr size_t kCapacityList = 600;     // requests of one capacity run
 constexpr size_t kDeviceRequests = 4000;  // the same on a device, where a second has more of them
 constexpr size_t kSamplesMax = 600;
+constexpr double kCostWindowSeconds = 1.5;
 constexpr double kQuietSeconds = 8;  // tuning ends when nothing happened for this long
 
 std::string first_line_of(const std::string& path, const std::string& key) {
@@ -202,8 +204,11 @@ class Demo {
     const double begin = since_start();
     view_.start(server_.get(), start_);
     std::vector<double> latencies;
-    while (!stop_ && since_start() - begin < o_.tuning_seconds_max && view_.seconds_quiet() < kQuietSeconds)
-      (void)stretch_run();
+    const auto goes_on = [&] {
+      return !stop_ && since_start() - begin < o_.tuning_seconds_max && view_.seconds_quiet() < kQuietSeconds;
+    };
+    if (o_.tuning_cost) NICHE_RETURN_IF_ERROR(alternate(goes_on));
+    while (goes_on()) (void)stretch_run();
     view_.finish();
     report_.samples = view_.samples();
     report_.events = view_.events();
@@ -214,6 +219,33 @@ class Demo {
     auto status = server_->get("/status");
     if (!status.ok()) return status.status();
     return fill_from_status(*status, profile_, &report_);
+  }
+
+  // Sessions run in every second pair of windows; the four windows of a quad are the same requests.
+  Status alternate(const std::function<bool()>& goes_on) {
+    const std::vector<RequestSpec> all = niche::replay::to_requests(stretch_rows_, sizes(), rate_, 0);
+    const auto each = std::min(all.size(), static_cast<size_t>(std::max(1.0, rate_ * kCostWindowSeconds)));
+    TuningCostMeter meter;
+    LoadOptions l = load(32);
+    l.on_response = [&, counted_on = l.on_response](const niche::replay::ResponseSample& s) {
+      counted_on(s);
+      if (s.http_status == 200) meter.add(s.scheduled_s, s.latency_ms, was_tuning(*s.body));
+    };
+    for (int quad = 0; goes_on(); ++quad) {
+      const size_t from = static_cast<size_t>(quad) * each % (all.size() - each + 1);
+      std::vector<RequestSpec> slice(all.begin() + static_cast<ptrdiff_t>(from),
+                                     all.begin() + static_cast<ptrdiff_t>(from + each));
+      const double zero = slice.front().arrival_s;
+      for (RequestSpec& q : slice) q.arrival_s -= zero;
+      for (int at = 0; at < TuningCostMeter::kWindows && goes_on(); ++at) {
+        const bool on = TuningCostMeter::kOn[static_cast<size_t>(at)];
+        NICHE_RETURN_IF_ERROR(server_->post(on ? "/evolution?paused=0" : "/evolution?paused=1"));
+        meter.begin(quad, at);
+        (void)counted(open_loop(fresh_ids(slice), l));
+      }
+    }
+    report_.tuning_cost = meter.summary();
+    return {};
   }
 
   Status after() {

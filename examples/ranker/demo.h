@@ -22,6 +22,7 @@ struct DemoOptions {
   int batch_max = 8;
   int threads = 2;
   double tuning_seconds_max = 200;
+  bool tuning_cost = false;  // sessions are paused half of the time, to see what they cost (tuning_cost.h)
 };
 
 // Returns the process's exit code. `stop` is set by Ctrl-C: ends cleanly at the next second.

@@ -21,10 +21,12 @@ int64_t field(const std::string& body, const char* name) {
 
 }  // namespace
 
+bool was_tuning(const std::string& body) { return field(body, "\"tuning\":") != 0; }
+
 void LiveView::add(const niche::replay::ResponseSample& s) {
   if (s.http_status != 200) return;
   const int64_t calls = field(*s.body, "\"calls\":"), evolved = field(*s.body, "\"evolved\":");
-  const bool tuning = field(*s.body, "\"tuning\":") != 0;
+  const bool tuning = was_tuning(*s.body);
   const std::lock_guard lock(mutex_);
   calls_ += calls;
   evolved_ += evolved;

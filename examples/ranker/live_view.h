@@ -18,6 +18,9 @@
 
 namespace ranker {
 
+// Did a session run when this answer of the server was given?
+bool was_tuning(const std::string& body);
+
 class LiveView {
  public:
   ~LiveView() { finish(); }

@@ -54,6 +54,18 @@ json report_json(const Report& r) {
             {"evolved_call_share", r.evolved_call_share},
             {"evolved_call_share_after_restart", r.evolved_call_share_after_restart},
             {"seconds", r.seconds}};
+  if (const TuningCost& c = r.tuning_cost; c.quads > 0)
+    j["tuning_cost"] = {{"quads", c.quads},
+                        {"requests_off", c.requests_off},
+                        {"requests_on", c.requests_on},
+                        {"p50_off_ms", c.p50_off_ms},
+                        {"p50_on_ms", c.p50_on_ms},
+                        {"p99_off_ms", c.p99_off_ms},
+                        {"p99_on_ms", c.p99_on_ms},
+                        {"p50_ratio", c.p50_ratio},
+                        {"p99_ratio", c.p99_ratio},
+                        {"p99_ratio_low", c.p99_ratio_low},
+                        {"p99_ratio_high", c.p99_ratio_high}};
   j["operators"] = json::array();
   for (const OperatorRow& o : r.operators) j["operators"].push_back(operator_json(o));
   j["samples"] = json::array();
@@ -128,6 +140,12 @@ std::string to_table(const Report& r) {
        " s after its operator became hot; calls on evolved kernels " +
        format("%.1f%%", r.evolved_call_share * 100) + ", after a restart " +
        format("%.1f%%", r.evolved_call_share_after_restart * 100) + " from the first requests on\n";
+  if (const TuningCost& c = r.tuning_cost; c.quads > 0)
+    t += "the same requests with sessions paused and not, " + std::to_string(c.quads) + " quads: p50 " +
+         format("%.2f", c.p50_off_ms) + " and " + format("%.2f ms (", c.p50_on_ms) +
+         format("%.3f), p99 ", c.p50_ratio) + format("%.2f", c.p99_off_ms) + " and " +
+         format("%.2f ms (", c.p99_on_ms) + format("%.3f [", c.p99_ratio) +
+         format("%.3f, ", c.p99_ratio_low) + format("%.3f])\n", c.p99_ratio_high);
   return t;
 }
 

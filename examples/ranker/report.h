@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dispatch/base/status.h"
+#include "examples/ranker/tuning_cost.h"
 
 namespace ranker {
 
@@ -36,6 +37,7 @@ struct Report {
   std::vector<double> throughput_before_runs, throughput_after_runs;
   double p99_before_ms = 0, p99_during_ms = 0, p99_after_ms = 0;
   double p50_before_ms = 0, p50_during_ms = 0, p50_after_ms = 0;
+  TuningCost tuning_cost;   // quads 0: not asked for
   double first_swap_s = 0;  // from an operator becoming hot to the first live call on its evolved kernel
   int sessions = 0, swaps = 0, rollbacks = 0;
   double evolved_call_share = 0, evolved_call_share_after_restart = 0;
