@@ -243,12 +243,17 @@ class Drawing {
     }
     std::vector<std::pair<Box, int>> boxes;
     for (size_t i = 0; i < cells.size(); ++i)
-      if (who[i] != 0 || (policy_.library_regions && among == kAny)) boxes.push_back({cells[i].box, who[i]});
+      if (who[i] != 0 || (policy_.library_regions && among == kAny && loses(cells[i])))
+        boxes.push_back({cells[i].box, who[i]});
     join(&boxes);
     std::vector<NicheRegion> regions;
     for (const auto& [box, k] : boxes) regions.push_back(make_region(box, k));
     return regions;
   }
+
+  // Of a wide cell in which no kernel may serve: is there none either that wins at all of its corners? (Of others
+  // there is none anyhow.)
+  bool loses(const Cell& c) const { return !c.far || best(c.points, false, -1, kAny) == 0; }
 
   static std::array<int64_t, kMaxVarAxes> middle(const Box& b) {
     std::array<int64_t, kMaxVarAxes> m{};

@@ -55,8 +55,8 @@ struct NichePolicy {
   int64_t gap_small = 8;  // axes that differ by no more than this are close, whatever their ratio
   int points_max = 1024;
   int regions_max = 64;  // NicheIndex::kRegionsMax
-  // Regions of candidate 0 too, last: of cells in which no kernel may serve, for an index in which something else
-  // would where no region is.
+  // Regions of candidate 0 too, last, for an index in which something else would serve where no region is: of
+  // cells that no kernel wins at every corner. A wide cell that one wins by too little to carry across stays open.
   bool library_regions = false;
 };
 

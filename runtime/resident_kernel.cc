@@ -9,7 +9,7 @@ namespace niche::core {
 namespace {
 
 // What is left of a gain where nothing was measured near by.
-double far_from(double gain) { return gain * (1 - dispatch::NichePolicy{}.far_margin); }
+double far_from(double gain) { return gain / (1 + dispatch::NichePolicy{}.far_margin); }
 
 bool is_far(int64_t a, int64_t b) {
   const dispatch::NichePolicy policy;

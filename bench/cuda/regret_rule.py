@@ -23,7 +23,7 @@ def reaching(names, seen, library, far_margin):
     """Those of `names` that gain so much at every seen shape at which they run that it counts anywhere."""
     def gains(n):
         return [us / times[n] for times, us in zip(seen, library) if n in times]
-    return [n for n in names if gains(n) and min(gains(n)) * (1 - far_margin) > 1]
+    return [n for n in names if gains(n) and min(gains(n)) > 1 + far_margin]
 
 
 def at_unseen(kernel, times, library_us):

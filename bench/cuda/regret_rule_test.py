@@ -16,7 +16,7 @@ class RegretRule(unittest.TestCase):
 
     def test_only_a_large_gain_at_every_seen_shape_reaches(self):
         seen, library = [{"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 1.0, "b": 1.0}], [1.5, 1.3]
-        self.assertEqual(reaching(["a", "b", "c"], seen, library, 0.3), ["c"], "1.3 * 0.7 is none; c does not run at the second")
+        self.assertEqual(reaching(["a", "b", "c"], seen, library, 0.3), ["c"], "1.3 is not above 1.3; c does not run at the second")
         self.assertEqual(reaching(["a", "d"], seen, library, 0.2), ["a"])
 
     def test_regret_is_against_the_best_there_and_ratio_against_the_library(self):
