@@ -4,7 +4,8 @@
 // outputs, take their addresses, run the phases. Both read inputs that rotate through several sets of values
 // (a branch predictor learns repeated ones) and are either touched just before (warm) or flushed from all
 // caches (cold). Outputs are freed after each observation, so that the allocator hands out the block it would
-// in a server. A pair is dropped when a context switch hit it. Thread-safety: the cell's one thread.
+// in a server; pairs begin when calls no longer meet fresh pages. A pair is dropped when a context switch or a page
+// fault hit it. Thread-safety: the cell's one thread.
 #pragma once
 
 #include <array>
@@ -33,6 +34,7 @@ class TimingRig {
   void prepare(int side, Set& set);
   void warm(Set& set);
   void finish(Set& set);
+  void settle();
   void copy_outputs(Set& set);
   dispatch::Status pack();
   // The set for the next call of a side; the kernel's never one that the library answered in the last two

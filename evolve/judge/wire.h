@@ -98,7 +98,7 @@ struct TimeCommand {
 };
 struct PairTime {
   double ticks[kFormsMax];  // with a kernel: [0] fallback, [1] kernel; of one call
-  uint32_t dropped;         // a context switch hit it
+  uint32_t dropped;         // a context switch or a page fault hit it
 };
 struct TimeReply {
   int32_t pairs;
