@@ -85,5 +85,12 @@ def rows(which):
         ("pffn", "f32", {"N": 37, "D": 100, "K": 120}, (200,), False),
         ("ikbo_linear_compression", "f16", {"M": 433, "N": 256, "Kc": 872, "Ku": 1184}, (1024, 15), False),
     ]
-    return {"memory": memory, "matrix": matrix, "table": [r for r in memory + matrix if r[4]], "new": new, "none": [],
+    small = [  # as the ranker asks for (docs/ranker.md)
+        ("conv1d", "f32", conv, (2, 181), False),
+        ("conv1d", "f32", conv, (5, 200), False),
+        ("conv1d", "f32", conv, (8, 397), False),
+        ("optimized_fm", "f32", {"N": 40, "D": 224, "K": 448}, (5,), False),
+        ("pffn", "f32", {"N": 150, "D": 96, "K": 192}, (5,), False),
+    ]
+    return {"memory": memory, "matrix": matrix, "table": [r for r in memory + matrix if r[4]], "new": new, "small": small, "none": [],
             "all": sorted(memory + matrix, key=lambda r: not r[4])}[which]

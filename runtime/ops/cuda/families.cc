@@ -22,6 +22,9 @@ void register_cuda_families(evolve::CudaFamilyRegistry& registry) {
   add_embedding_bag_family(registry);
   add_ikbo_family(registry);
   add_ikbo_wgmma_family(registry);
+  add_conv1d_tf32_family(registry);
+  add_optimized_fm_tf32_family(registry);
+  add_pffn_tf32_family(registry);
   add_conv1d_f32_family(registry);
   add_optimized_fm_f32_family(registry);
   add_pffn_f32_family(registry);

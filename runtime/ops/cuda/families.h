@@ -33,5 +33,9 @@ void add_pffn_wgmma_family(evolve::CudaFamilyRegistry& registry);
 void add_conv1d_f32_family(evolve::CudaFamilyRegistry& registry);
 void add_optimized_fm_f32_family(evolve::CudaFamilyRegistry& registry);
 void add_pffn_f32_family(evolve::CudaFamilyRegistry& registry);
+// fp32 on tensor cores, each product of three of tf32.
+void add_conv1d_tf32_family(evolve::CudaFamilyRegistry& registry);
+void add_optimized_fm_tf32_family(evolve::CudaFamilyRegistry& registry);
+void add_pffn_tf32_family(evolve::CudaFamilyRegistry& registry);
 
 }  // namespace niche::ops_cuda
