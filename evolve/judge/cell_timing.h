@@ -34,7 +34,6 @@ class TimingRig {
   void prepare(int side, Set& set);
   void warm(Set& set);
   void finish(Set& set);
-  void settle();
   void copy_outputs(Set& set);
   dispatch::Status pack();
   // The set for the next call of a side; the kernel's never one that the library answered in the last two
