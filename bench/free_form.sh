@@ -28,24 +28,4 @@ run() {
 run softmax --op softmax --const N=10 --problem M=1024
 run layer_norm --op layer_norm --const N=16 --problem M=1024
 run mbdt --op mbdt --const F=32 --const K=31 --problem B=1024
-python3 - "$json" "$work/softmax.jsonl" "$work/layer_norm.jsonl" "$work/mbdt.jsonl" <<'PY'
-import json, sys
-rows = []
-for path in sys.argv[2:]:
-    nodes = [json.loads(line) for line in open(path)]
-    def best(kind):
-        ours = [n for n in nodes if (n["family"] == "model") == kind and n["cost"] > 0]
-        return min(ours, key=lambda n: n["cost"], default=None)
-    template, program = best(False), best(True)
-    row = {"definition": nodes[0]["definition"], "templates_tried": sum(n["family"] != "model" for n in nodes)}
-    for name, n in (("template", template), ("program", program)):
-        if n:
-            row[name] = {"speedup": round(n["reward"], 3), "outcome": n["outcome"],
-                         "what": n["family"] + " " + json.dumps(n["point"].get("name", n["point"]))}
-    if template and program:
-        row["program_over_template"] = round(template["cost"] / program["cost"], 3)
-    rows.append(row)
-    print(json.dumps(row, indent=1))
-if sys.argv[1]:
-    json.dump(rows, open(sys.argv[1], "w"), indent=1)
-PY
+python3 bench/free_form_report.py --json "$json" "$work/softmax.jsonl" "$work/layer_norm.jsonl" "$work/mbdt.jsonl"

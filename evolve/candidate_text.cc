@@ -5,12 +5,16 @@
 #include <charconv>
 #include <sstream>
 
+#include "evolve/cuda_plan_text.h"
+
 namespace niche::evolve {
 namespace {
 
 using dispatch::Status;
 
 constexpr std::string_view kMark = "// niche:";
+constexpr int kDeviceAlignment =
+    16;  // of a kernel that says none: what every allocator gives, and wide loads need
 
 std::vector<std::string> words_of(std::string_view line) {
   std::istringstream in{std::string(line)};
@@ -26,14 +30,16 @@ bool parse_int(std::string_view text, int64_t& value) {
 
 class Parser {
  public:
-  Parser(const dispatch::Definition& definition, std::string file, std::string_view text)
-      : definition_(definition), file_(std::move(file)), text_(text) {}
+  Parser(const dispatch::Definition& definition, std::string file, std::string_view text,
+         const CudaTarget* device)
+      : definition_(definition), file_(std::move(file)), text_(text), device_(device) {}
 
   dispatch::Result<Candidate> parse() {
     KernelSource& s = candidate_.source;
-    s.limits.alignment_bytes = 1;
+    s.limits.alignment_bytes = device_ != nullptr ? kDeviceAlignment : 1;
     s.limits.var_count = static_cast<int>(definition_.var_axes().size());
-    for (int i = 0; i < s.limits.var_count; ++i) s.limits.var[static_cast<size_t>(i)] = {1, INT64_MAX / 2, 1};
+    for (int i = 0; i < s.limits.var_count; ++i)
+      s.limits.var[static_cast<size_t>(i)] = {1, device_ != nullptr ? INT32_MAX : INT64_MAX / 2, 1};
     s.kernel_name =
         definition_.schema().op + "." + std::string(dispatch::dtype_name(definition_.dtype())) + ".file";
     for (size_t at = 0; at < text_.size();) {
@@ -44,8 +50,13 @@ class Parser {
         NICHE_RETURN_IF_ERROR(directive(words_of(line.substr(kMark.size()))));
       at = end + 1;
     }
-    if (s.plan.phases.empty()) NICHE_RETURN_IF_ERROR(discover_entry());
-    s.text = preamble_ ? std::string(cpu_preamble()) + std::string(text_) : std::string(text_);
+    if (device_ != nullptr) {
+      NICHE_RETURN_IF_ERROR(finish_device_plan());
+    } else if (s.plan.phases.empty()) {
+      NICHE_RETURN_IF_ERROR(discover_entry());
+    }
+    const std::string_view preamble = device_ != nullptr ? cuda_preamble() : cpu_preamble();
+    s.text = (preamble_ ? std::string(preamble) : std::string()) + std::string(text_);
     candidate_.id = file_;
     return candidate_;
   }
@@ -64,6 +75,8 @@ class Parser {
     if (what == "batch_variant") return s.properties.batch_invariant = false, Status();
     if (w.size() < 2) return refuse("'" + what + "' is not a directive, or lacks its value");
     if (what == "name") return s.kernel_name = w[1], Status();
+    if (device_ != nullptr && (what == "flag" || what == "pack"))
+      return refuse("'" + what + "': not for a kernel on a device");
     if (what == "flag") return s.flags.push_back(w[1]), Status();
     if (what == "phase") return phase(w);
     if (what == "limit") return limit(w[1]);
@@ -83,6 +96,12 @@ class Parser {
   }
 
   Status phase(const std::vector<std::string>& w) {
+    if (device_ != nullptr) {
+      auto p = cuda_phase_from_words(definition_, *device_, {w.begin() + 1, w.end()});
+      if (!p.ok()) return refuse(p.status().message());
+      cuda_.phases.push_back(std::move(*p));
+      return {};
+    }
     dispatch::Phase p;
     p.symbol = w[1];
     for (size_t i = 2; i < w.size(); ++i) {
@@ -137,6 +156,16 @@ class Parser {
     return refuse("limit: '" + axis + "' is not a variable axis");
   }
 
+  Status finish_device_plan() {
+    NICHE_RETURN_IF_ERROR(check_cuda_plan(cuda_, file_));
+    KernelSource& s = candidate_.source;
+    cuda_.workspace_bytes = s.plan.workspace_bytes;
+    cuda_.sm_count = device_->sm_count;
+    s.plan = tiles_of(cuda_);
+    s.cuda = std::make_shared<const dispatch::CudaLaunchPlan>(cuda_);
+    return {};
+  }
+
   Status discover_entry() {
     std::vector<std::string> found;
     constexpr std::string_view kExtern = "extern \"C\" void ";
@@ -159,6 +188,8 @@ class Parser {
   const dispatch::Definition& definition_;
   std::string file_;
   std::string_view text_;
+  const CudaTarget* device_;
+  dispatch::CudaLaunchPlan cuda_;
   Candidate candidate_;
   int line_ = 0;
   bool preamble_ = false;
@@ -167,8 +198,9 @@ class Parser {
 }  // namespace
 
 dispatch::Result<Candidate> candidate_from_text(const dispatch::Definition& definition,
-                                                const std::string& file_name, std::string_view text) {
-  return Parser(definition, file_name, text).parse();
+                                                const std::string& file_name, std::string_view text,
+                                                const CudaTarget* device) {
+  return Parser(definition, file_name, text, device).parse();
 }
 
 namespace {
@@ -190,6 +222,7 @@ void replace_word(std::string& text, size_t from, const std::string& old_word, c
 }  // namespace
 
 void rename_entries(KernelSource& source, const std::string& suffix) {
+  if (source.cuda != nullptr) return;  // a module of its own
   const size_t from = source.text.starts_with(cpu_preamble()) ? cpu_preamble().size() : 0;
   const auto rename = [&](std::string& symbol) {
     if (symbol.empty()) return;
@@ -202,11 +235,14 @@ void rename_entries(KernelSource& source, const std::string& suffix) {
 
 std::string candidate_to_text(const dispatch::Definition& definition, const KernelSource& s) {
   std::string out;
-  const bool preamble = s.text.starts_with(cpu_preamble());
+  const std::string_view prefix = s.cuda != nullptr ? cuda_preamble() : cpu_preamble();
+  const bool preamble = s.text.starts_with(prefix);
   const auto line = [&](const std::string& what) { out += std::string(kMark) + ' ' + what + '\n'; };
   if (preamble) line("preamble");
   const auto& axes = definition.schema().axes;
-  for (const dispatch::Phase& p : s.plan.phases) {
+  if (s.cuda != nullptr)
+    for (const dispatch::CudaPhase& p : s.cuda->phases) line("phase " + cuda_phase_to_words(definition, p));
+  for (const dispatch::Phase& p : s.cuda != nullptr ? std::vector<dispatch::Phase>() : s.plan.phases) {
     std::string tasks;
     for (const dispatch::TaskFactor& f : p.factors)
       tasks += (tasks.empty() ? " tasks=" : "*") + axes[static_cast<size_t>(f.axis)].name +
@@ -217,10 +253,11 @@ std::string candidate_to_text(const dispatch::Definition& definition, const Kern
   if (!s.plan.pack_symbol.empty())
     line("pack " + s.plan.pack_symbol + " bytes=" + std::to_string(s.plan.packed_bytes));
   if (s.plan.workspace_bytes > 0) line("workspace " + std::to_string(s.plan.workspace_bytes));
-  if (s.limits.alignment_bytes > 1) line("align " + std::to_string(s.limits.alignment_bytes));
+  if (s.limits.alignment_bytes != (s.cuda != nullptr ? kDeviceAlignment : 1))
+    line("align " + std::to_string(s.limits.alignment_bytes));
   for (int i = 0; i < s.limits.var_count; ++i) {
     const auto& r = s.limits.var[static_cast<size_t>(i)];
-    if (r.lo <= 1 && r.hi >= INT64_MAX / 4 && r.multiple_of == 1) continue;
+    if (r.lo <= 1 && r.hi >= (s.cuda != nullptr ? INT32_MAX : INT64_MAX / 4) && r.multiple_of == 1) continue;
     line("limit " + axes[static_cast<size_t>(definition.var_axes()[static_cast<size_t>(i)])].name + '=' +
          std::to_string(r.lo) + ".." + std::to_string(r.hi) +
          (r.multiple_of != 1 ? '%' + std::to_string(r.multiple_of) : ""));
@@ -229,7 +266,7 @@ std::string candidate_to_text(const dispatch::Definition& definition, const Kern
   if (!s.properties.deterministic) line("nondeterministic");
   if (!s.properties.batch_invariant) line("batch_variant");
   // A text that was one of these already has its directives once.
-  const std::string_view body = std::string_view(s.text).substr(preamble ? cpu_preamble().size() : 0);
+  const std::string_view body = std::string_view(s.text).substr(preamble ? prefix.size() : 0);
   for (size_t at = 0; at < body.size();) {
     const size_t end = std::min(body.find('\n', at), body.size());
     if (!body.substr(at).starts_with(kMark)) out.append(body.substr(at, end - at)) += '\n';

@@ -57,6 +57,10 @@ class CudaTemplateFamily {
   int64_t count_valid(const dispatch::Definition& d, const CudaTarget& t) const;
 };
 
+// What every CUDA source starts with (cuda_preamble.cc): the parameter Args, 16-bit types, vectors, cp.async, bulk copies,
+// tensor cores. NVRTC is given no headers, so a source has this and what it writes itself.
+std::string_view cuda_preamble();
+
 class CudaFamilyRegistry {
  public:
   void add(std::shared_ptr<const CudaTemplateFamily> family) { families_.push_back(std::move(family)); }

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "evolve/cuda_plan_text.h"
+
 namespace niche::evolve {
 namespace {
 
@@ -44,13 +46,6 @@ FamilyRegistry device_families(const CudaFamilyRegistry& families, const CudaTar
   FamilyRegistry registry;
   for (const auto& family : families.all()) registry.add(std::make_shared<DeviceFamily>(family, target));
   return registry;
-}
-
-dispatch::LaunchPlan tiles_of(const dispatch::CudaLaunchPlan& plan) {
-  dispatch::LaunchPlan tiles;
-  for (const dispatch::CudaPhase& p : plan.phases) tiles.phases.push_back({p.symbol, p.factors, 2});
-  tiles.workspace_bytes = plan.workspace_bytes;
-  return tiles;
 }
 
 }  // namespace niche::evolve

@@ -15,7 +15,4 @@ namespace niche::evolve {
 // Every family of `families`, for this target.
 FamilyRegistry device_families(const CudaFamilyRegistry& families, const CudaTarget& target);
 
-// A launch plan of blocks as one of tasks, for what asks only where tiles end (correctness_points).
-dispatch::LaunchPlan tiles_of(const dispatch::CudaLaunchPlan& plan);
-
 }  // namespace niche::evolve

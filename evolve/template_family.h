@@ -17,6 +17,8 @@
 
 namespace niche::evolve {
 
+struct CudaTarget;  // cuda_template_family.h
+
 // What the generated code will run on. Detected, never assumed.
 struct CpuTarget {
   bool avx2 = false;
@@ -28,6 +30,8 @@ struct CpuTarget {
   int threads = 1;  // threads a call may use
   // "cuda.sm_90a": code is generated for this device, by families that know it; empty: for this CPU.
   std::string device{};
+  // That device's figures: what launches of programs are checked against, and models are told. Null: for this CPU.
+  std::shared_ptr<const CudaTarget> cuda{};
 };
 
 // One dimension of a schedule space: a name and the values it may take.

@@ -197,7 +197,7 @@ bool Control::nothing_proposes(const DefinitionState& d) const {
 evolve::ModelRequest Control::model_request(const DefinitionState& d) {
   const RuntimeConfig& config = core_->config();
   evolve::ModelRequest m;
-  if (config.proposer.empty() || d.device != 0 || !purse_.why_empty().empty()) return m;
+  if (config.proposer.empty() || !purse_.why_empty().empty()) return m;
   m.proposer = config.proposer;
   m.key_file = config.proposer_key_file;
   m.price = config.proposer_price;

@@ -16,6 +16,7 @@
 #include "bench/cuda/copy_family.h"
 #include "dispatch/devices/cuda/cuda_kernel.h"
 #include "dispatch/niche_map.h"
+#include "evolve/candidate_text.h"
 #include "evolve/toolchain/cuda_toolchain.h"
 #include "runtime/ops/cuda/families.h"
 #include "runtime/ops/cuda/schemas.h"
@@ -75,6 +76,20 @@ json infos_of(const evolve::CubinInfo& info) {
   return list;
 }
 
+dispatch::Result<std::shared_ptr<const dispatch::Definition>> definition_of(const json& r) {
+  const std::string op = r.at("op");
+  auto schema = op == "copy" ? bench_cuda::copy_schema() : ops_cuda::cuda_schema(op);
+  const auto dtype = dispatch::parse_dtype(r.at("dtype").get<std::string>());
+  if (schema == nullptr || !dtype) return dispatch::invalid("unknown operator or type: " + op);
+  std::vector<std::pair<std::string, int64_t>> consts;
+  for (const auto& [name, v] : r.at("consts").items()) consts.emplace_back(name, v.get<int64_t>());
+  std::vector<std::pair<std::string, double>> attrs;
+  for (const auto& [name, v] : r.at("attrs").items()) attrs.emplace_back(name, v.get<double>());
+  auto made = dispatch::Definition::make(schema, *dtype, consts, attrs);
+  if (!made) return made.status();
+  return std::shared_ptr<const dispatch::Definition>(*made);
+}
+
 }  // namespace
 
 extern "C" {
@@ -113,18 +128,10 @@ const char* nb_open_device(int ordinal) {
 const char* nb_propose(const char* request) {
   const json r = json::parse(request, nullptr, false);
   if (r.is_discarded()) return answer({{"error", "request is not JSON"}});
-  const std::string op = r.at("op");
-  auto schema = op == "copy" ? bench_cuda::copy_schema() : ops_cuda::cuda_schema(op);
-  const auto dtype = dispatch::parse_dtype(r.at("dtype").get<std::string>());
-  if (schema == nullptr || !dtype) return answer({{"error", "unknown operator or type: " + op}});
-  std::vector<std::pair<std::string, int64_t>> consts;
-  for (const auto& [name, v] : r.at("consts").items()) consts.emplace_back(name, v.get<int64_t>());
-  std::vector<std::pair<std::string, double>> attrs;
-  for (const auto& [name, v] : r.at("attrs").items()) attrs.emplace_back(name, v.get<double>());
-  auto d = dispatch::Definition::make(schema, *dtype, consts, attrs);
+  auto d = definition_of(r);
   if (!d) return failed(d.status());
   json list = json::array();
-  for (const auto* family : bench.registry.for_op(op))
+  for (const auto* family : bench.registry.for_op((*d)->schema().op))
     for (const auto& p : choose(*family, **d, r.at("count").get<size_t>(), r.at("seed").get<uint64_t>())) {
       Candidate c{*d, family->name(), family->describe(p), family->render(**d, bench.target, p),
                   bench.target.arch};
@@ -135,6 +142,25 @@ const char* nb_propose(const char* request) {
       bench.candidates.push_back(std::move(c));
     }
   return answer(list);
+}
+
+// {"op","dtype","consts":{},"attrs":{},"name","text"} -> {"id","family","point","name"}: a program (candidate_text.h).
+const char* nb_program(const char* request) {
+  const json r = json::parse(request, nullptr, false);
+  if (r.is_discarded()) return answer({{"error", "request is not JSON"}});
+  auto d = definition_of(r);
+  if (!d) return failed(d.status());
+  const std::string name = r.at("name");
+  auto parsed = evolve::candidate_from_text(**d, name, r.at("text").get<std::string>(), &bench.target);
+  if (!parsed) return failed(parsed.status());
+  Candidate c{*d, "program", name, {}, bench.target.arch};
+  c.source = {parsed->source.text, *parsed->source.cuda, parsed->source.properties, parsed->source.limits,
+              (*d)->schema().op + ".program." + name};
+  bench.candidates.push_back(std::move(c));
+  return answer({{"id", bench.candidates.size() - 1},
+                 {"family", "program"},
+                 {"point", name},
+                 {"name", bench.candidates.back().source.kernel_name}});
 }
 
 // The source of a candidate, for other compilers and disassemblers.
@@ -199,8 +225,9 @@ const char* nb_regions(const char* request) {
   for (const json& shape : r.at("shapes")) {
     std::array<int64_t, dispatch::kMaxVarAxes> at{};
     for (size_t i = 0; i < shape.size(); ++i) at.at(i) = shape[i];
-    const auto region = std::find_if(map->regions.begin(), map->regions.end(),
-                                     [&](const dispatch::NicheRegion& n) { return n.box.holds_var(at.data()); });
+    const auto region =
+        std::find_if(map->regions.begin(), map->regions.end(),
+                     [&](const dispatch::NicheRegion& n) { return n.box.holds_var(at.data()); });
     who.push_back(region == map->regions.end() ? -2
                   : region->candidate == 0     ? -1
                                                : ids[static_cast<size_t>(region->candidate) - 1]);

@@ -6,6 +6,8 @@
 #   tests      those that need no GPU, here beside the GPU's own driver       *_test.log
 #   demo       the ranker on cuda:0, duty from DUTY (0.02) up to 0.1          report.json, demo.log
 #   evolve     `niche evolve --device`: a session in the foreground           evolve.log
+#   free_form  sessions with a model's recorded CUDA programs beside templates  free_form/
+#   programs   those programs in several settings, against templates and library forms  programs.json
 #   live       live_check at 5 % duty                                         live.log
 #   regret     regret at unseen shapes                                        regret.json
 #   ncu        two kernels under Nsight Compute: raw CSV, and its digest      ncu_*.log
@@ -54,11 +56,16 @@ grep -ohE "seconds: [0-9.]+ in the probe[^;]*" $w/logs/demo.log $w/logs/*.log | 
 stage evolve 40 45 $w/niche evolve --device cuda:0 --op rms_norm --dtype bf16 --const N=4096 --problem M=256 --problem M=1024 \
   --seconds 25 --cache $w/cache_evolve
 tr '\r' '\n' <$w/logs/evolve.log | tail -6 | cut -c1-400 >>"$log"
+stage free_form 60 400 "$dir/free_form.sh" $w/niche "$dir/free_form_cuda" $w/logs/free_form "${FREE_FORM_SECONDS:-45}"
+grep -E "status|definition|speedup|program_over|what" $w/logs/free_form.log | cut -c1-200 >>"$log"
 stage live 60 80 $b/niche_live_check $w/logs/live 45 0.05; show live 40
 lib="--library $dir/libniche_cuda_bench.so"
 stage regret 45 100 env LD_LIBRARY_PATH="$dir:$libs" python3 "$dir/regret.py" $lib --out $w/logs/regret.json --points 24 --seconds 70 --hang 5 \
   --commit "$(cat "$dir/COMMIT")"
 grep -hE "regret|WRONG|FAILED" $w/logs/regret.log | tail -50 | cut -c1-200 >>"$log"
+stage programs 45 120 env LD_LIBRARY_PATH="$dir:$libs" python3 "$dir/programs.py" $lib --out $w/logs/programs.json --known "$dir/h200.json" --seconds 90 \
+  --commit "$(cat "$dir/COMMIT")"
+grep -hE "^(row|conv1d|pffn|optimized_fm|linear) .*|FAILED|HUNG" $w/logs/programs.log | cut -c1-260 >>"$log"
 ncu=$(command -v ncu || ls /opt/nvidia/nsight-compute/*/ncu /usr/local/cuda/bin/ncu 2>/dev/null | head -1)
 if [ -n "$ncu" ]; then
   for k in "rms_norm bf16 N=4096 4096" "conv1d f16 Ci=96,Co=96,K=3 64,200"; do

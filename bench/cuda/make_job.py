@@ -25,7 +25,7 @@ TARGETS = ["ranker", "niche", "niche_live_check", "evolve_judge_case_lanes_test"
            "ops_cuda_families_test", "ops_cuda_emulated_test", "evolve_test_probe", "evolve_device_probe_fault_test",
            "evolve_permit_simulation_test", "runtime_cuda_loop_program", "runtime_cuda_permits_test", "runtime_cuda_loop_test"]
 SCRIPTS = ["bench_device.py", "build_there.py", "check.py", "compact.py", "compile_ahead.py", "h200.py", "hang_guard.py", "niche_device.py",
-           "ncu_digest.py", "one_kernel.py", "ops.py", "ops_defaults.py", "regret.py", "regret_rule.py", "results_file.py",
+           "ncu_digest.py", "one_kernel.py", "ops.py", "ops_defaults.py", "program_variants.py", "programs.py", "regret.py", "regret_rule.py", "results_file.py",
            "rows.py"]
 TRACE = "examples/ranker/data/azure_llm_2023_conv_sample.csv"
 MADE_HERE = "go.sh"  # is in every job
@@ -146,6 +146,12 @@ def main():
     for script in SCRIPTS:
         shutil.copy(os.path.join(HERE, script), out)
         compile(open(os.path.join(HERE, script)).read(), script, "exec")
+    fixtures = os.path.join(SOURCE, "tests/fixtures")
+    shutil.copytree(os.path.join(fixtures, "free_form_cuda"), os.path.join(out, "free_form_cuda"))
+    shutil.copy(os.path.join(fixtures, "free_form/replay.sh"), os.path.join(out, "free_form_cuda"))
+    for script in ("free_form.sh", "../free_form_report.py"):
+        shutil.copy(os.path.join(HERE, script), out)
+    shutil.copy(os.path.join(SOURCE, "docs/results/h200.json"), out)
     shutil.copy(os.path.join(HERE, "job.sh"), os.path.join(out, "go.sh"))
     subprocess.run(["bash", "-n", os.path.join(out, "go.sh")], check=True)
     shutil.copy(os.path.join(SOURCE, TRACE), out)
@@ -158,7 +164,8 @@ def main():
     dirty = "+" if run("git", "-C", SOURCE, "status", "--porcelain", "--untracked-files=no").strip() else ""
     with open(os.path.join(out, "COMMIT"), "w") as f:
         f.write(run("git", "-C", SOURCE, "rev-parse", "--short", "HEAD").strip() + dirty)
-    size = sum(os.path.getsize(os.path.join(out, f)) for f in os.listdir(out) if f != "result")
+    size = sum(os.path.getsize(os.path.join(place, f)) for place, _, files in os.walk(out) for f in files
+               if not os.path.relpath(place, out).startswith("result"))
     if size > BYTES_MAX:
         print(f"{size} bytes: more than {BYTES_MAX}")
         return 1

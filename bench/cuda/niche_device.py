@@ -24,7 +24,7 @@ class NicheError(RuntimeError):
 class Niche:
     def __init__(self, library, cache_dir, nvrtc="", arch="sm_90a"):
         self.lib = ctypes.CDLL(library)
-        for name in ("nb_init", "nb_open_device", "nb_propose", "nb_compile", "nb_load", "nb_health", "nb_regions"):
+        for name in ("nb_init", "nb_open_device", "nb_propose", "nb_program", "nb_compile", "nb_load", "nb_health", "nb_regions"):
             getattr(self.lib, name).restype = ctypes.c_char_p
         self.lib.nb_launch.argtypes = [ctypes.c_int] + [ctypes.c_void_p] * 4
         self.lib.nb_launch_ns.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 3
@@ -45,6 +45,10 @@ class Niche:
     def propose(self, op, dtype, consts, attrs, count, seed=1):
         request = {"op": op, "dtype": dtype, "consts": consts, "attrs": attrs, "count": count, "seed": seed}
         return self._ask("nb_propose", json.dumps(request).encode())
+
+    def program(self, op, dtype, consts, attrs, name, text):
+        request = {"op": op, "dtype": dtype, "consts": consts, "attrs": attrs, "name": name, "text": text}
+        return self._ask("nb_program", json.dumps(request).encode())
 
     def compile(self, ident):
         return self._ask("nb_compile", ident)

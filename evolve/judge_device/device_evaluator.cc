@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "dispatch/base/hash.h"
+#include "evolve/cuda_plan_text.h"
 #include "evolve/definition_json.h"
 #include "evolve/judge/host_args.h"
 #include "evolve/judge/oracle_server.h"
@@ -321,6 +322,11 @@ std::string DeviceEvaluator::why_refused(const Candidate& c) const {
   const auto points = seen_points();
   if (std::none_of(points.begin(), points.end(), [&](const VarAxes& p) { return guard_holds(limits, p); }))
     return "its limits hold none of the session's problems";
+  for (const TimedProblem& p : problems_)
+    for (const dispatch::CudaPhase& phase : s.cuda->phases)
+      if (guard_holds(limits, p.var_axes) && cuda_blocks_wanted(phase, p.problem.axes.data()) < 0)
+        return "the grid of " + phase.symbol + " at " + p.problem.to_string() +
+               " is more than 2147483647 blocks";
   return "";
 }
 

@@ -70,6 +70,7 @@ dispatch::Result<SessionEvent> run_local_session(SessionRequest request, LocalSe
   parts.families = options.families;
   parts.target = detect_target(request.threads);
   parts.target.device = options.device;
+  parts.target.cuda = options.cuda;
   parts.make_evaluator = std::move(options.make_evaluator);
   parts.evaluator_options = std::move(options.evaluator_options);
   parts.sink = &sink;

@@ -25,6 +25,7 @@ struct LocalSessionOptions {
   std::function<bool()> stop;
   std::function<void(const std::string&)> log;  // one line a trouble that does not end the session
   std::string device{};                         // "cuda.sm_90a": CpuTarget::device
+  std::shared_ptr<const CudaTarget> cuda{};     // CpuTarget::cuda
   ModelParts model;                             // its skills are opened here, in the cache directory
 };
 

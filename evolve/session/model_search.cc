@@ -276,7 +276,7 @@ void ModelSearch::take_up(int questions, int failed_in_a_row, double usd, int64_
 }
 
 Status ModelSearch::restore(Program program) {
-  auto candidate = candidate_from_text(*facts_.definition, "program", program.text);
+  auto candidate = candidate_from_text(*facts_.definition, "program", program.text, facts_.target.cuda.get());
   if (!candidate.ok()) return candidate.status();
   program.source = std::move(candidate->source);
   if (const auto parent = programs_.find(program.parent); parent != programs_.end())

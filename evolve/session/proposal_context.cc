@@ -4,6 +4,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "evolve/cuda_template_family.h"
 #include "evolve/definition_json.h"
 #include "evolve/session/session.h"
 
@@ -60,7 +61,23 @@ std::string operator_text(const dispatch::Definition& d) {
   return t;
 }
 
+// What the pages of the knowledge base call the machine ("nvidia.sm90" for cuda.sm_90a) and the language.
+std::string page_platform(const CpuTarget& t) {
+  return t.cuda != nullptr ? "nvidia.sm" + std::to_string(t.cuda->capability) : arch_name(t);
+}
+const char* page_language(const CpuTarget& t) { return t.cuda != nullptr ? "cuda" : "cpp"; }
+
+std::string cuda_machine_text(const CudaTarget& t) {
+  return format(
+      "NVIDIA GPU, compiled by NVRTC for %s: %d multiprocessors, each with at most %d threads, 65536 "
+      "registers and %d bytes of "
+      "shared memory (a block: at most %d, all of it dynamic where it is more than 49152); L2 %lld MiB.\n",
+      t.arch.c_str(), t.sm_count, t.threads_per_sm, t.shared_bytes_per_sm, t.shared_bytes_per_block,
+      static_cast<long long>(t.l2_bytes >> 20));
+}
+
 std::string machine_text(const CpuTarget& t) {
+  if (t.cuda != nullptr) return cuda_machine_text(*t.cuda);
   return format(
       "CPU with %s%s; L1d %lld KiB, L2 %lld KiB, L3 %lld KiB; a call may use %d thread%s. Compiled with -O3 "
       "-march=native -ffp-contract=fast.\n",
@@ -72,21 +89,41 @@ std::string machine_text(const CpuTarget& t) {
       t.threads == 1 ? "" : "s");
 }
 
-constexpr const char* kHowToAnswer =
+constexpr const char* kAnswerBegins =
     "Answer with one to three programs, each as\n"
     "<NAME>a few words</NAME>\n<DESCRIPTION>what is different and why it should be faster</DESCRIPTION>\n"
-    "<CODE>\n// niche: preamble\n// niche: phase ENTRY tasks=AXIS/DIVISOR\nextern \"C\" void ENTRY(const "
-    "NicheKernelArgs* "
-    "a, long begin, long end) noexcept { ... }\n</CODE>\n"
+    "<CODE>\n// niche: preamble\n";
+constexpr const char* kCpuProgram =
+    "// niche: phase ENTRY tasks=AXIS/DIVISOR\nextern \"C\" void ENTRY(const NicheKernelArgs* "
+    "a, long begin, long end) noexcept { ... }\n</CODE>\n";
+constexpr const char* kCudaProgram =
+    "// niche: phase KERNEL grid=AXIS/DIVISOR*AXIS threads=256 shared=BYTES\nextern \"C\" __global__ void "
+    "__launch_bounds__(256) KERNEL(const __grid_constant__ Args a) { ... }\n</CODE>\n";
+constexpr const char* kAnswerEnds =
     "or, to change the program shown, with <DIFF> instead of <CODE>, holding blocks\n<<<<<<< SEARCH\nlines "
     "as they "
     "stand\n=======\nnew lines\n>>>>>>> REPLACE\nEach SEARCH must match one place of that program. "
     "Directives (comment "
-    "lines): phase ENTRY tasks=... (up to 3, run in order), pack ENTRY bytes=N (packs weights once; the "
+    "lines): ";
+constexpr const char* kCpuDirectives =
+    "phase ENTRY tasks=... (up to 3, run in order), pack ENTRY bytes=N (packs weights once; the "
     "entry is void "
     "ENTRY(const NicheKernelArgs*, void* packed) noexcept), workspace BYTES, align N, limit "
     "AXIS=LO..HI%MULTIPLE, "
     "flag -f..., preamble.\n";
+
+constexpr const char* kCudaDirectives =
+    "phase KERNEL grid=... threads=N shared=BYTES per_sm=N cluster=N overlap (up to 4, run in order; grid: "
+    "blocks, the product of "
+    "ceil(axis / divisor); per_sm: a persistent grid of at most N blocks a multiprocessor), workspace BYTES, "
+    "align N (default 16), "
+    "limit AXIS=LO..HI%MULTIPLE, preamble.\n";
+
+std::string how_to_answer(const CpuTarget& t) {
+  const bool device = t.cuda != nullptr;
+  return std::string(kAnswerBegins) + (device ? kCudaProgram : kCpuProgram) + kAnswerEnds +
+         (device ? kCudaDirectives : kCpuDirectives);
+}
 
 std::string problem_text(const ProposalFacts& f) {
   std::string t;
@@ -203,19 +240,26 @@ std::string likely_bottleneck(const ProposalFacts& f) {
   if (!f.op->derive_axes(*f.definition, std::span(p.axes).first(extents.size())).ok()) return {};
   p.definition = std::shared_ptr<const dispatch::Definition>(std::shared_ptr<void>(), f.definition);
   const dispatch::Cost cost = f.op->cost(p);
-  // What a core reaches without effort: far above that it is neither bytes nor flops, but instructions around
-  // them (short rows, branches, tails).
-  const double easy_ns = std::max(cost.bytes / 20, cost.flops / 50);
-  if (heaviest->fallback_ns < 5000 || cost.flops == 0 || heaviest->fallback_ns > 8 * easy_ns)
+  // What a core (a device) reaches without effort: far above that it is neither bytes nor flops, but instructions around
+  // them (short rows, branches, tails). Flops a byte: a core's from its second-level cache, a device's from its memory.
+  struct Easy {
+    double bytes_a_ns, flops_a_ns, flops_a_byte, least_ns;
+  };
+  const bool device = f.target.cuda != nullptr,
+             f32 = dispatch::same_dtype(f.definition->dtype(), dispatch::kF32);
+  const Easy easy = !device ? Easy{20, 50, 8, 5000}
+                    : f32   ? Easy{2500, 25000, 8, 3000}
+                            : Easy{2500, 200000, 80, 3000};
+  const double easy_ns = std::max(cost.bytes / easy.bytes_a_ns, cost.flops / easy.flops_a_ns);
+  if (heaviest->fallback_ns < easy.least_ns || cost.flops == 0 || heaviest->fallback_ns > 8 * easy_ns)
     return "latency";
-  // A core does some 8 flops in the time of a byte from its second-level cache.
-  return cost.flops < 8 * cost.bytes ? "memory" : "compute";
+  return cost.flops < easy.flops_a_byte * cost.bytes ? "memory" : "compute";
 }
 
 kb::Query knowledge_query(const ProposalFacts& f, const ProposalTask& task) {
   kb::Query q;
-  q.platform = arch_name(f.target);
-  q.lang = "cpp";
+  q.platform = page_platform(f.target);
+  q.lang = page_language(f.target);
   q.op = f.definition->schema().op;
   q.phase = task.task == "combine" ? "improve" : task.task;
   q.bottleneck = task.task == "repair" ? "correctness" : likely_bottleneck(f);
@@ -228,21 +272,21 @@ kb::Query knowledge_query(const ProposalFacts& f, const ProposalTask& task) {
 }
 
 std::string stable_part(const ProposalFacts& f, const kb::Library* library, size_t bytes_max) {
-  std::string t =
-      "You write one CPU kernel in C++. It is compiled, checked against an fp64 reference and timed against "
-      "the best "
-      "library form; only what is measured counts.\n\n# Rules\n\n";
+  std::string t = std::string(f.target.cuda != nullptr ? "You write CUDA C++ kernels for one NVIDIA GPU."
+                                                       : "You write one CPU kernel in C++.") +
+                  " It is compiled, checked against an fp64 reference and timed against the best "
+                  "library form; only what is measured counts.\n\n# Rules\n\n";
   const std::string end = "# Operator\n\n" + operator_text(*f.definition) + "\n# Machine\n\n" +
-                          machine_text(f.target) + "\n# How to answer\n\n" + kHowToAnswer;
+                          machine_text(f.target) + "\n# How to answer\n\n" + how_to_answer(f.target);
   if (library != nullptr) {
-    const std::string platform = arch_name(f.target), op = f.definition->schema().op;
+    const std::string platform = page_platform(f.target), op = f.definition->schema().op;
     for (const char* tier : {"constraints", "languages", "hardware"})
       for (const kb::Document& d : library->documents()) {
         const auto lists = [](const std::vector<std::string>& list, const std::string& v) {
           return list.empty() || std::find(list.begin(), list.end(), v) != list.end();
         };
-        if (d.tier != tier || !kb::platform_matches(d.platforms, platform) || !lists(d.langs, "cpp") ||
-            !lists(d.ops, op))
+        if (d.tier != tier || !kb::platform_matches(d.platforms, platform) ||
+            !lists(d.langs, page_language(f.target)) || !lists(d.ops, op))
           continue;
         for (const kb::Module& m : d.modules)
           if (bytes_max == 0 || t.size() + m.text.size() + 1 + end.size() <= bytes_max) t += m.text + '\n';

@@ -78,15 +78,12 @@ Status SessionImpl::take_up(const store::SessionRow& row) {
   return parts_.store->set_session_state(row.id, "running", "", 0);
 }
 
-// An operator without a template family lives on what a model writes, or wrote before. Programs are for the
-// CPU.
+// An operator without a template family lives on what a model writes, or wrote before.
 Status SessionImpl::something_to_try() const {
   if (space_.family_count() > 0) return {};
-  const bool programs = parts_.target.device.empty();
-  if (programs && models_go_on()) return {};
+  if (models_go_on()) return {};
   const std::string why = "session of " + definition_->name() + ": no template family of '" +
                           definition_->schema().op + "' has a valid point on " + arch_name(parts_.target);
-  if (!programs) return dispatch::unsupported(why + ", and programs of a proposer run on the CPU alone");
   return dispatch::unsupported(why + (parts_.model.trouble.empty()
                                           ? ", and no proposer is named that could write programs"
                                           : ", and its proposer did not start: " + parts_.model.trouble));

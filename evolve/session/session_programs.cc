@@ -81,7 +81,8 @@ void SessionImpl::take_programs(const std::vector<int>& ids, std::vector<store::
     Program& p = models_->at(id);
     p.source.kernel_name = definition_->schema().op + '.' +
                            std::string(dispatch::dtype_name(definition_->dtype())) + ".model." +
-                           rendered(id).text_hash.substr(0, 10) + '.' + arch_name(parts_.target).substr(4);
+                           rendered(id).text_hash.substr(0, 10) + '.' +
+                           arch_name(parts_.target).substr(arch_name(parts_.target).find('.') + 1);
     if (note_source(id, rendered(id))) fresh.push_back(id);
     const nlohmann::ordered_json about{
         {"name", p.name},   {"description", p.description}, {"model", p.model},  {"exchange", p.exchange},

@@ -144,6 +144,17 @@ class Worker : public PermitSource {
     }
     LocalSessionOptions options;
     options.ops = &ops_;
+    std::unique_ptr<proposer::ProposalSource> source;
+    std::unique_ptr<kb::Library> library;
+    if (!request.model.proposer.empty()) {
+      const Status s = start_model(request.model, &source, &library);
+      if (!s.ok()) options.model.trouble = s.to_string();
+      options.model.source = source.get();
+      options.model.library = library.get();
+      options.model.options.questions_max = request.model.questions_max;
+      options.model.options.answer_seconds_max = request.model.answer_seconds_max;
+      options.model.options.context_bytes_max = request.model.context_bytes_max;
+    }
     DeviceSession device;
     if (request.device.empty()) {
       auto environment = hooks_.environment(request);
@@ -160,17 +171,7 @@ class Worker : public PermitSource {
       options.environment = device.environment;
       options.make_evaluator = device.make_evaluator;
       options.device = device.device;
-    }
-    std::unique_ptr<proposer::ProposalSource> source;
-    std::unique_ptr<kb::Library> library;
-    if (!request.model.proposer.empty()) {
-      const Status s = start_model(request.model, &source, &library);
-      if (!s.ok()) options.model.trouble = s.to_string();
-      options.model.source = source.get();
-      options.model.library = library.get();
-      options.model.options.questions_max = request.model.questions_max;
-      options.model.options.answer_seconds_max = request.model.answer_seconds_max;
-      options.model.options.context_bytes_max = request.model.context_bytes_max;
+      options.cuda = device.cuda;
     }
     options.evaluator_options.child_start = hooks_.child_start;
     options.clock = &clock_;

@@ -20,7 +20,8 @@ struct DeviceSession {
   FamilyRegistry families;
   kernels_cache::Environment environment;
   EvaluatorFactory make_evaluator;
-  std::string device;  // "cuda.sm_90a": CpuTarget::device
+  std::string device;                      // "cuda.sm_90a": CpuTarget::device
+  std::shared_ptr<const CudaTarget> cuda;  // CpuTarget::cuda
 };
 
 // What only the program above knows.

@@ -120,6 +120,7 @@ class Devices {
     session->environment = session_.environment;
     session->make_evaluator = session_.make_evaluator;
     session->device = session_.device;
+    session->cuda = session_.cuda;
     return {};
   }
 

@@ -68,6 +68,7 @@ Result<evolve::DeviceSession> cuda_session(const evolve::SessionRequest& request
   session.families = evolve::device_families(families, *target);
   session.environment = *environment;
   session.device = "cuda." + target->arch;
+  session.cuda = std::make_shared<const evolve::CudaTarget>(*target);
   session.make_evaluator = [options](evolve::EvaluatorSpec spec, evolve::EvaluatorOptions o) {
     return evolve::make_device_evaluator(std::move(spec), std::move(o), options);
   };

@@ -11,7 +11,7 @@
 
 namespace niche::testing_ops {
 
-inline constexpr double kLibraryUs = 20, kFastUs = 5, kSlowUs = 60;
+inline constexpr double kLibraryUs = 20, kFastUs = 5, kSlowUs = 60, kProgramUs = 2;
 // By variant, as the parameter has them.
 inline const std::vector<std::string>& variants() {
   static const std::vector<std::string> names = {"affine_slow", "affine_wrong", "affine_past_end",
@@ -68,6 +68,7 @@ inline void teach_fake_device() {
   };
   s.bodies = {
       {"affine_fast", [=](const fake_cuda::Launch& l) { affine(l, 0); }},
+      {"affine_program", [=](const fake_cuda::Launch& l) { affine(l, 0); }},
       {"affine_slow", [=](const fake_cuda::Launch& l) { affine(l, 0); }},
       {"affine_wrong", [=](const fake_cuda::Launch& l) { affine(l, 1); }},
       {"affine_past_end",
@@ -76,10 +77,11 @@ inline void teach_fake_device() {
          if (a.n[0] > 0) static_cast<float*>(a.p[3])[a.n[0] * a.n[1]] = 1;
        }},
   };
-  s.symbols = {"pace"};
+  s.symbols = {"pace", "affine_program"};
   for (const std::string& v : variants()) s.symbols.insert(v);
   s.cost_us = {{"pace", 50},
                {"affine_fast", kFastUs},
+               {"affine_program", kProgramUs},
                {"affine_slow", kSlowUs},
                {"affine_wrong", kFastUs},
                {"affine_past_end", kFastUs}};

@@ -5,6 +5,7 @@
 #include "evolve/device_family.h"
 #include "evolve/judge_device/device_evaluator.h"
 #include "evolve/probe/probe_main.h"
+#include "evolve/proposer/proposal_source.h"
 #include "evolve/toolchain/cuda_toolchain.h"
 #include "evolve/worker/worker_main.h"
 #include "runtime/cuda/cuda.h"
@@ -71,11 +72,58 @@ Result<evolve::DeviceSession> session(const evolve::SessionRequest& request, evo
   s.families = evolve::device_families(families, *target);
   s.environment = *environment;
   s.device = "cuda." + target->arch;
+  s.cuda = std::make_shared<const evolve::CudaTarget>(*target);
   s.make_evaluator = [options](evolve::EvaluatorSpec spec, evolve::EvaluatorOptions o) {
     return evolve::make_device_evaluator(std::move(spec), std::move(o), options);
   };
   return s;
 }
+
+// A model that answers from memory: the first question with seven programs, of which one is good.
+class Model final : public evolve::proposer::ProposalSource {
+ public:
+  bool idle() const override { return !waiting_; }
+  bool ended() const override { return answered_; }
+  Status start(const evolve::proposer::ProposalRequest& request) override {
+    waiting_ = true;
+    // What a device's model has to be told.
+    const bool told = request.stable.find("CUDA C++ kernels for one NVIDIA GPU") != std::string::npos &&
+                      request.stable.find("multiprocessors") != std::string::npos &&
+                      request.stable.find("const __grid_constant__ Args a") != std::string::npos &&
+                      request.stable.find("// niche: phase KERNEL grid=") != std::string::npos &&
+                      request.stable.find("NicheKernelArgs") == std::string::npos;
+    reply_ = {request.id, told ? answer() : "this is not about a GPU", "memory", {}};
+    return {};
+  }
+  std::optional<Result<evolve::proposer::ProposalReply>> poll(int) override {
+    if (!waiting_) return std::nullopt;
+    waiting_ = false;
+    answered_ = true;
+    return Result<evolve::proposer::ProposalReply>(reply_);
+  }
+
+ private:
+  static std::string program(const std::string& name, const std::string& launch,
+                             const std::string& before = "") {
+    return "<NAME>" + name +
+           "</NAME>\n<DESCRIPTION>of the test</DESCRIPTION>\n<CODE>\n// niche: preamble\n// niche: align 4\n"
+           "// niche: phase " +
+           launch + "\n" + before + "extern \"C\" __global__ void " + launch.substr(0, launch.find(' ')) +
+           "(const __grid_constant__ Args a) {\n  if (threadIdx.x < a.n[0]) ((float*)a.p[3])[threadIdx.x] = "
+           "1.0f;\n}\n</CODE>\n";
+  }
+  static std::string answer() {
+    return program("good", "affine_program grid=M/4 threads=128") +
+           program("no such axis", "affine_program grid=Q threads=128") +
+           program("too many threads", "affine_program grid=M threads=4096") +
+           program("grid", "affine_program grid=M*M*M*M*M*M*M*M*M*M threads=128") +
+           program("header", "affine_program grid=M/8 threads=128", "#include <cstdint>\n") +
+           program("state", "affine_program grid=M/16 threads=128", "__device__ int calls = 1;\n") +
+           program("past the end", "affine_past_end grid=M/2 threads=64");
+  }
+  bool waiting_ = false, answered_ = false;
+  evolve::proposer::ProposalReply reply_;
+};
 
 }  // namespace
 }  // namespace niche::testing_ops
@@ -103,5 +151,9 @@ int main(int argc, char** argv) {
         dispatch::unsupported("no sessions for the host here"));
   };
   hooks.device = testing_ops::session;
+  hooks.proposer = [](const evolve::ModelRequest&) {
+    return dispatch::Result<std::unique_ptr<evolve::proposer::ProposalSource>>(
+        std::make_unique<testing_ops::Model>());
+  };
   return evolve::worker_main(argc, argv, ops, families, hooks);
 }

@@ -117,6 +117,37 @@ TEST_F(CudaLoop, WhatIsHotOnOneDeviceIsEvolvedOnTheIdleOneAndServesWhereItIsHot)
       << runtime->explain(handle, {{"M", 16}})->session;
 }
 
+TEST_F(CudaLoop, AModelsProgramForADeviceIsJudgedSwappedInAndServesAfterARestart) {
+  RuntimeConfig c = loop_config();
+  c.proposer = "exec:the worker of this test answers from memory";
+  c.proposer_questions_max = 1;
+  c.session_evaluations_max = 12;
+  start(c);
+  const auto model_serves = [](const auto& s) {
+    for (const auto& d : s["definitions"])
+      for (const auto& k : d["kernels"])
+        if (k["name"].template get<std::string>().rfind("affine.f32.model.", 0) == 0 &&
+            s["sessions"]["running"] == 0)
+          return s["swaps"] > 0;
+    return false;
+  };
+  ASSERT_TRUE(serve_until(150, model_serves)) << status().dump(1);
+  EXPECT_EQ(wrong_, 0);
+  const nlohmann::json told = status();
+  for (const auto& d : told["definitions"]) {
+    if (d.value("device", "") != "cuda:0") continue;
+    // A grid that no launch can hold; a header and a variable that can be written; what writes past the end, beside
+    // the two of the family. Bad launch lines never became candidates.
+    EXPECT_EQ(d["rejected"]["parse"], 1) << told.dump(1);
+    EXPECT_EQ(d["rejected"]["compile"], 2) << told.dump(1);
+    EXPECT_EQ(d["rejected"]["smoke"], 3) << told.dump(1);
+  }
+  runtime.reset();
+  start(loop_config());
+  EXPECT_TRUE(request(32));
+  EXPECT_EQ(served(), 1u) << "the cache's kernel answers the first call: " << status().dump(1);
+}
+
 TEST_F(CudaLoop, MachineWithoutADeviceLeavesTheConfigAlone) {
   state().devices = 0;
   RuntimeConfig c = config();

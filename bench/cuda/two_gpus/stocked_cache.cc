@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "bench/cuda/two_gpus/serving.h"
+#include "evolve/cuda_plan_text.h"
 #include "evolve/definition_json.h"
 #include "evolve/device_family.h"
 #include "evolve/toolchain/cuda_toolchain.h"

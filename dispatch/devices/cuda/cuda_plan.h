@@ -12,7 +12,7 @@
 namespace niche::dispatch {
 
 // The parameter of every generated kernel: `extern "C" __global__ void k(const __grid_constant__
-// NicheCudaArgs a)`. Sources repeat it (runtime/ops/cuda/cuda_preamble.cc): a change raises
+// NicheCudaArgs a)`. Sources repeat it (evolve/cuda_preamble.cc): a change raises
 // kCudaKernelAbiVersion. Where an extent of the output is 0, a kernel touches no memory: so it can be
 // launched once to make it resident, before there is a problem.
 inline constexpr int kCudaKernelAbiVersion = 1;

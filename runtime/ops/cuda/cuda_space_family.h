@@ -75,8 +75,7 @@ class CudaSource {
   std::string text_;
 };
 
-// What every generated text starts with (cuda_preamble.cc).
-std::string_view cuda_preamble();
+using evolve::cuda_preamble;
 
 // "float", "f16" or "bf16": the preamble's name of the Definition's element type.
 std::string_view element(const Definition& d);

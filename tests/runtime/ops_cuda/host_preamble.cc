@@ -220,6 +220,7 @@ NI u32 shared_address(const void* p) { return (u32)(int)((const unsigned char*)p
 NI void copy16_async(u32 to, const void* from) { emulated::copy(to, from, 16, true); }
 NI void copy16_async_or_zero(u32 to, const void* from, bool real) { emulated::copy(to, from, 16, real); }
 NI void copy4_async_or_zero(u32 to, const void* from, bool real) { emulated::copy(to, from, 4, real); }
+NI void copy8_async_or_zero(u32 to, const void* from, bool real) { emulated::copy(to, from, 8, real); }
 NI void copies_commit() {
   emulated::current->groups.push_back(std::move(emulated::current->open));
   emulated::current->open.clear();
@@ -249,6 +250,27 @@ template <class T> NI void mma(float* d, const u32* a, u32 b0, u32 b1) {
       sum += half(w.slot[g * 4 + of][row + 2 * upper], k % 2) * half(w.slot[column * 4 + of][4 + upper], k % 2);
     }
     d[e] = sum;
+  }
+  emulated::wait_warp();
+}
+// Products of tf32 are exact in fp32; sums are cut off at each step, as the tensor core does.
+NI float toward_zero(double v) {
+  const float f = (float)v;
+  return std::fabs((double)f) > std::fabs(v) ? std::nextafter(f, 0.0f) : f;
+}
+NI void mma_tf32(float* d, const u32* a, u32 b0, u32 b1) {
+  emulated::Warp& w = emulated::warp();
+  const int lane = emulated::current->lane, g = lane / 4, q = lane % 4;
+  for (int i = 0; i < 4; ++i) w.slot[lane][i] = a[i];
+  w.slot[lane][4] = b0, w.slot[lane][5] = b1;
+  emulated::wait_warp();
+  const auto tf32 = [](u64 word) { return (double)__uint_as_float((u32)word & 0xffffe000u); };
+  for (int e = 0; e < 4; ++e) {
+    const int row = e / 2, column = q * 2 + e % 2;
+    double sum = d[e];
+    for (int k = 0; k < 8; ++k)
+      sum += tf32(w.slot[g * 4 + k % 4][row + k / 4 * 2]) * tf32(w.slot[column * 4 + k % 4][4 + k / 4]);
+    d[e] = toward_zero(sum);
   }
   emulated::wait_warp();
 }

@@ -1,9 +1,9 @@
 // The text that every CUDA source starts with: the one parameter (NicheCudaArgs), 16-bit types as bits with
 // conversions in PTX (cuda_fp16.h would cost 0.3 s a compile), vectors of up to 16 bytes with cache hints,
 // reductions over the threads of a row, mma.sync, cp.async and bulk copies.
-#include "runtime/ops/cuda/cuda_space_family.h"
+#include "evolve/cuda_template_family.h"
 
-namespace niche::ops_cuda {
+namespace niche::evolve {
 
 std::string_view cuda_preamble() {
   return R"(#define NI __device__ __forceinline__
@@ -168,6 +168,10 @@ NI void copy4_async_or_zero(u32 to, const void* from, bool real) {
   const int bytes = real ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
 }
+NI void copy8_async_or_zero(u32 to, const void* from, bool real) {
+  const int bytes = real ? 8 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
+}
 NI void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> NI void copies_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory"); }
 #if __CUDA_ARCH__ >= 900
@@ -208,6 +212,12 @@ template <> NI void mma<bf16>(float* d, const u32* a, u32 b0, u32 b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// D(16x8) += A(16x8) B(8x8) of tf32: of each word of A and B the upper 19 bits; D in fp32, cut off instead of rounded.
+// A fragment of A is what ldmatrix4 gives for rows of fp32: rows 0-7 and 8-15 of words 0-3, then of words 4-7.
+NI void mma_tf32(float* d, const u32* a, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 NI void ldmatrix4(u32* r, u32 at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
@@ -223,4 +233,4 @@ NI void ldmatrix2_trans(u32* r, u32 at) {
 )";
 }
 
-}  // namespace niche::ops_cuda
+}  // namespace niche::evolve
