@@ -5,8 +5,10 @@
 // largest error relative to its own row's largest value (else a small row next to a large one could hold
 // anything):
 //   measure(kernel) <= factor * measure(fallback) + floor,  floor = floor_abs + u * scale,
-// u: rounding of the output's type, scale: the largest (or rms, or row's) reference value.
-// NaN and infinities must stand where the reference or the fallback has them. Integers, and every output of
+// u: rounding of the output's type, scale: the largest (or rms, or row's) reference value; of fp16 also half of its
+// smallest step, 2^-25, since its denormal numbers are in reach of operators.
+// NaN and infinities must stand where the reference or the fallback has them; a reference beyond the type's largest
+// value is an infinity, and one within the bound of it may be either. Integers, and every output of
 // an exact operator, must be equal in every bit. Thread-safety: pure. Cost: about 2 ns an element.
 #pragma once
 
@@ -27,16 +29,18 @@ struct OutputView {
 
 struct ErrorStats {
   double max_abs = 0, rms = 0, max_row = 0;
-  double scale_max = 0, scale_rms = 0;  // of the reference's finite values
+  double scale_max = 0, scale_rms = 0;  // of the reference's values that the type can hold
   int64_t worst = 0;                    // element with the largest absolute error
 };
 
 // Reads element i of an array of `dtype` as a double.
 double load_element(const void* data, DLDataType dtype, int64_t i);
-// Unit roundoff of the output type, with the allowance for a sum's last roundings in wide types.
+// Half a unit in the last place of a value that fills its binade, relative, for narrow types; for wide ones with the
+// allowance for a sum's last roundings.
 double output_rounding(DLDataType dtype);
 
-// Error of the fallback's output. Elements that are not finite on either side are left out.
+// Error of the fallback's output. Elements that are not finite on either side, or whose reference the type cannot
+// hold, are left out.
 ErrorStats fallback_error(const OutputView& view, const void* fallback);
 
 struct Comparison {

@@ -29,7 +29,7 @@ AtenOp::Table silu_mul_table() {
               {{"M", kVar}, {"N", kConst}},
               {{"gate", kIn, "T", {0, 1}}, {"up", kIn, "T", {0, 1}}, {"y", kOut, "T", {0, 1}}},
               {},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) {
     return 20 * elements_mn(p);
   };  // exp as a degree-6 polynomial, one division
@@ -75,7 +75,7 @@ AtenOp::Table softmax_table() {
               {{"M", kVar}, {"N", kConst}},
               {{"x", kIn, "T", {0, 1}}, {"y", kOut, "T", {0, 1}}},
               {},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) { return 20 * elements_mn(p); };
   t.tolerance = [](const Definition& d) {
     return float_tolerance(

@@ -81,7 +81,7 @@ AtenOp::Table table() {
                {"user", kIn, "i64", {B}},
                {"out", kOut, "T", {B, M, N}}},
               {},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   // Each user's part once, however many candidates share it.
   t.flops = [](const Problem& p) {
     return 2 * axis(p, M) * axis(p, N) *

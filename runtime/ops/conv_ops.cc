@@ -81,7 +81,7 @@ void run_unfold_bmm(const Definition& d, at::Tensor* t) {
   }
 }
 
-// One product a tap over shifted views: no column matrix. Not for bf16, whose sum would be rounded after each
+// One product a tap over shifted views: no column matrix. Not for 16 bits, whose sum would be rounded after each
 // tap.
 void run_shifted_bmm(const Definition& d, at::Tensor* t) {
   const int64_t batch = t[kX].size(0), taps = t[kWeight].size(2), out = t[kWeight].size(0);
@@ -109,7 +109,7 @@ AtenOp::Table conv1d_table() {
                {"bias", kIn, "T", {Co}, true, true},
                {"y", kOut, "T", {B, Co, Lo}}},
               {{"padding", 1, 0, 1 << 20, true}, {"has_bias", 1}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.derive = [](const Definition& d, std::span<int64_t> axes) {
     axes[Lo] = axes[L] + 2 * padding(d) - axes[K] + 1;
     if (padding(d) >= 0 && axes[Lo] >= 1) return Status();

@@ -41,7 +41,7 @@ AtenOp::Table gelu_mul_table() {
               {{"M", kVar}, {"N", kConst}},
               {{"gate", kIn, "T", {0, 1}}, {"up", kIn, "T", {0, 1}}, {"y", kOut, "T", {0, 1}}},
               {{"tanh", 0, 0, 1, true}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) { return 25 * axis(p, 0) * axis(p, 1); };
   t.tolerance = [](const Definition& d) {
     return float_tolerance(d, 2, 0, "fp32: twice the library's error, whose erf is within 1 ulp");
@@ -119,7 +119,7 @@ AtenOp::Table table() {
                {"positions", kIn, "i64", {T}},
                {"y", kOut, "T", {T, H, D}}},
               {{"interleaved", 0, 0, 1, true}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.derive = [](const Definition& d, std::span<int64_t> axes) {
     if (axes[D] % 2 == 0) return Status();
     return invalid("operator 'rope': " + d.name() + " has heads of " + std::to_string(axes[D]) +
@@ -190,7 +190,7 @@ void run_turned(const Definition& d, at::Tensor* t) {
   put(t[3], turned.t().contiguous());
   activate_(d, t[3]);
 }
-// bf16 sums rounded before the bias is added err by one rounding more.
+// Sums rounded to 16 bits before the bias is added err by one rounding more.
 bool mm_applies(const Definition& d) { return is_f32(d) || d.attrs()[0] == 0; }
 
 AtenOp::Table table() {
@@ -202,7 +202,7 @@ AtenOp::Table table() {
                {"bias", kIn, "T", {N}, true, true},
                {"y", kOut, "T", {M, N}}},
               {{"has_bias", 1}, {"activation", 0, 0, 3, true}},  // 0: none, 1: relu, 2: gelu, 3: silu
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) { return 2 * axis(p, M) * axis(p, N) * axis(p, K); };
   t.tolerance = [](const Definition& d) {
     return float_tolerance(
@@ -272,7 +272,7 @@ AtenOp::Table table() {
                {"v", kIn, "T", {B, Hk, S, D}},
                {"y", kOut, "T", {B, Hq, D}}},
               {{"scale", 0, 0}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.derive = [](const Definition&, std::span<int64_t> axes) {
     if (axes[Hq] % axes[Hk] == 0) return Status();
     return invalid("operator 'sdpa_decode': " + std::to_string(axes[Hq]) +

@@ -46,10 +46,19 @@ void write(const DLTensor& t, Put&& put) {
   } else if (same_dtype(t.dtype, kBf16)) {
     auto* p = reinterpret_cast<uint16_t*>(bytes(t));
     for (int64_t i = 0; i < n; ++i) p[i] = bf16_bits(static_cast<float>(put(i)));
+  } else if (same_dtype(t.dtype, kF16)) {
+    auto* p = reinterpret_cast<_Float16*>(bytes(t));
+    for (int64_t i = 0; i < n; ++i) p[i] = static_cast<_Float16>(static_cast<float>(put(i)));
   } else {
     for (int64_t i = 0; i < n; ++i) store(t, i, put(i));
   }
 }
+
+// How much larger the few large values of kExtremes are. fp16 ends at 65504: products of two or three such values,
+// in outputs and in what library forms keep between their steps, have to stay below it, or there is nothing to judge.
+double large(DLDataType t) { return same_dtype(t, kF16) ? 8 : 4096; }
+// Below every normal number of the type.
+double denormal(DLDataType t) { return same_dtype(t, kF16) ? 1e-5 : 1e-40; }
 
 }  // namespace
 
@@ -159,10 +168,10 @@ void fill(const DLTensor& t, Shape shape, Rng& rng, double scale, double mean, d
       return;
     }
     case Shape::kExtremes:
-      write(t, [&](int64_t) {
+      write(t, [&, high = large(t.dtype), low = denormal(t.dtype)](int64_t) {
         const uint64_t pick = rng.next() & 63;
-        if (pick == 0) return scale * 4096 * rng.normal();
-        if (pick == 1) return 1e-40 * rng.normal();
+        if (pick == 0) return scale * high * rng.normal();
+        if (pick == 1) return low * rng.normal();
         if (pick == 2) return 0.0;
         return scale * rng.normal();
       });

@@ -42,7 +42,7 @@ enum class Shape {
   kConstantRows,  // each innermost row holds one value: variance 0, and sums drift the same way at each step
   kTies,          // few values, both zeros among them: equal maxima, exact cancellation
   kAlternating,   // +a -a +a ... with a growing: sums cancel
-  kExtremes,      // mostly normal; 1 in 64 larger by 2^12, some denormal, some zero
+  kExtremes,      // mostly normal; 1 in 64 larger by 2^12 (fp16: 2^3), some denormal, some zero
 };
 std::string_view shape_name(Shape shape);
 

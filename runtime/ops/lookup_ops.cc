@@ -77,7 +77,7 @@ AtenOp::Table table() {
                {"offsets", kIn, "i64", {B}},
                {"y", kOut, "T", {B, D}}},
               {{"mean", 0, 0, 1, true}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.may_be_empty = {"I"};
   t.flops = [](const Problem& p) { return axis(p, I) * axis(p, D); };
   // At most one read a row of the table that is looked up.

@@ -39,7 +39,7 @@ AtenOp::Table fm_table() {
               {{"B", kVar}, {"N", kConst}, {"D", kConst}, {"K", kConst}},
               {{"X", kIn, "T", {B, N, D}}, {"Y", kIn, "T", {B, N, K}}, {"out", kOut, "T", {B, N, K}}},
               {},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   // The cheaper of the two associations: what the problem needs, not what one form spends.
   t.flops = [](const Problem& p) {
     const double as_written = 4 * axis(p, N) * axis(p, D) * axis(p, K);
@@ -107,7 +107,7 @@ AtenOp::Table pffn_table() {
                {"b2", kIn, "T", {D}, false, true},
                {"y", kOut, "T", {B, N, D}}},
               {{"eps", 1e-6, 0, 1}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) {
     return axis(p, B) * axis(p, N) * (4 * axis(p, D) * axis(p, K) + 24 * axis(p, K) + 5 * axis(p, D));
   };
@@ -120,11 +120,11 @@ AtenOp::Table pffn_table() {
                                     "right programs differ there by some 3; floor 2^-18 because lane sums of "
                                     "a constant row drift where the library "
                                     "sums in a cascade; a tf32 downgrade errs some 1000 times as much");
-    if (same_dtype(d.dtype(), kBf16)) {
+    if (!same_dtype(d.dtype(), kF32)) {
       tol.factor = 3;
       tol.reason =
-          "bf16: 3 times the library's error; library forms of the chain round to bf16 five or six times and "
-          "differ among themselves by that much";
+          "bf16, fp16: 3 times the library's error; library forms of the chain round to 16 bits five or six "
+          "times and differ among themselves by that much";
     }
     return tol;
   };

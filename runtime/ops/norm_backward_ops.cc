@@ -88,7 +88,7 @@ AtenOp::Table table() {
                {"dx", kOut, "T", {0, 1}},
                {"dw", kOut, "T", {1}}},
               {},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) {
     return 10 * static_cast<double>(p.axes[0]) * static_cast<double>(p.axes[1]);
   };

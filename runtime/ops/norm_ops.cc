@@ -59,7 +59,7 @@ AtenOp::Table rms_norm_table() {
               {{"M", kVar}, {"N", kConst}},
               {{"x", kIn, "T", {0, 1}}, {"weight", kIn, "T", {1}, false, true}, {"y", kOut, "T", {0, 1}}},
               {{"eps", 1e-6, 0, 1}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) { return 4 * elements_mn(p); };
   t.tolerance = norm_tolerance;
   t.distributions = shape_names();
@@ -99,7 +99,7 @@ AtenOp::Table add_rms_norm_table() {
                {"y", kOut, "T", {0, 1}},
                {"residual_out", kOut, "T", {0, 1}}},
               {{"eps", 1e-6, 0, 1}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) { return 5 * elements_mn(p); };
   t.tolerance = norm_tolerance;
   t.distributions = shape_names();
@@ -129,7 +129,7 @@ AtenOp::Table add_rms_norm_inplace_table() {
       {{"M", kVar}, {"N", kConst}},
       {{"weight", kIn, "T", {1}, false, true}, {"x", kInOut, "T", {0, 1}}, {"residual", kInOut, "T", {0, 1}}},
       {{"eps", 1e-6, 0, 1}},
-      {"f32", "bf16"}};
+      {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) { return 5 * elements_mn(p); };
   t.tolerance = norm_tolerance;
   t.distributions = shape_names();
@@ -155,7 +155,7 @@ AtenOp::Table layer_norm_table() {
                {"bias", kIn, "T", {1}, false, true},
                {"y", kOut, "T", {0, 1}}},
               {{"eps", 1e-5, 0, 1}},
-              {"f32", "bf16"}};
+              {"f32", "f16", "bf16"}};
   t.flops = [](const Problem& p) { return 7 * elements_mn(p); };
   t.tolerance = [](const Definition& d) {
     return float_tolerance(

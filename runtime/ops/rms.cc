@@ -32,7 +32,7 @@ void scale(at::Tensor& y, const at::Tensor& x, const at::Tensor& r, const at::Te
     if (weight.defined()) y.mul_(weight);
     return;
   }
-  // bf16 values and an fp32 factor: the first product is fp32, the second is rounded once into y.
+  // 16-bit values and an fp32 factor: the first product is fp32, the second is rounded once into y.
   if (!y.defined()) y = at::empty_like(x);
   if (weight.defined())
     at::mul_out(y, at::mul(x, r), weight);
@@ -49,7 +49,7 @@ void rms_norm(at::Tensor& y, const at::Tensor& x, const at::Tensor& weight, doub
   } else if constexpr (kForm == Rms::kPowMean) {
     if (x.scalar_type() == at::kFloat) {
       scale(y, x, inverse_rms(x, eps, false), weight);
-    } else {  // squares rounded to bf16 would lose the mean
+    } else {  // squares rounded to 16 bits would lose the mean
       const at::Tensor wide = x.to(at::kFloat);
       if (!y.defined()) y = at::empty_like(x);
       const at::Tensor r = inverse_rms(wide, eps, false);

@@ -5,6 +5,12 @@
 #include <limits>
 
 namespace niche::ops_cpu {
+namespace {
+
+// The texts know fp32 and bf16. fp16 is the devices': a host's calls of it stay on the library.
+bool is_f16(const Definition& d) { return dispatch::same_dtype(d.dtype(), dispatch::kF16); }
+
+}  // namespace
 
 int SpaceFamily::View::operator[](std::string_view name) const {
   for (size_t i = 0; i < family_.params_.size(); ++i)
@@ -18,7 +24,7 @@ SpaceFamily::SpaceFamily(std::string name, std::string op, std::vector<Param> pa
     : name_(std::move(name)), op_(std::move(op)), params_(std::move(params)) {}
 
 bool SpaceFamily::valid(const Definition& d, const CpuTarget& t, const Point& point) const {
-  if (!t.avx2 || point.size() != params_.size()) return false;
+  if (!t.avx2 || is_f16(d) || point.size() != params_.size()) return false;
   for (size_t i = 0; i < point.size(); ++i)
     if (point[i] < 0 || point[i] >= static_cast<int>(params_[i].values.size())) return false;
   return allowed(d, t, View(*this, point));
@@ -44,7 +50,7 @@ std::vector<Point> SpaceFamily::seeds(const Definition& d, const CpuTarget& t) c
     if (known && valid(d, t, p) && std::find(found.begin(), found.end(), p) == found.end())
       found.push_back(std::move(p));
   }
-  if (!found.empty()) return found;
+  if (!found.empty() || is_f16(d)) return found;
   Point p(params_.size(), 0);
   while (!valid(d, t, p)) {
     size_t i = 0;

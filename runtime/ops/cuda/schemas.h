@@ -1,6 +1,5 @@
 // Schemas of the operators that have CUDA families, without libtorch: what the families' texts are written
-// against (which argument is p[1], which axis n[0]). They are runtime/ops' schemas with "f16" as one more
-// element type; a test compares the two.
+// against (which argument is p[1], which axis n[0]). They are runtime/ops' schemas; a test compares the two.
 //
 // Thread-safety: immutable.
 #pragma once

@@ -101,6 +101,77 @@ TEST(Compare, ReferenceBeyondTheTypeIsAnInfinityThere) {
   EXPECT_FALSE(compare(c).ok);
 }
 
+uint16_t f16(double v) { return std::bit_cast<uint16_t>(static_cast<_Float16>(v)); }
+double from_f16(uint16_t h) { return static_cast<double>(std::bit_cast<_Float16>(h)); }
+
+// fp16: one rounding passes under every factor, a bf16 (8 bits of significand) or fp8 answer under none.
+TEST(Compare, Fp16IsHeldToItsOwnRounding) {
+  std::vector<double> reference(128);
+  std::vector<uint16_t> library(128), once(128), bf16(128);
+  for (size_t i = 0; i < 128; ++i) {
+    reference[i] = std::sin(0.7 * static_cast<double>(i) + 0.3) * 3;
+    library[i] = f16(reference[i]);
+    once[i] = f16(static_cast<float>(reference[i]) * 1.0000001F);
+    const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(reference[i])) + 0x8000U;
+    bf16[i] = f16(std::bit_cast<float>(bits & 0xffff0000U));
+  }
+  const OutputView v{dispatch::kF16, 128, 64, reference.data()};
+  const ErrorStats yardstick = fallback_error(v, library.data());
+  EXPECT_LE(yardstick.max_abs, 0x1p-11 * 2) << "half a unit in the last place below 4";
+  for (const double factor : {1.0, 2.0, 3.0}) {
+    const dispatch::Tolerance t{false, factor, 0, ""};
+    EXPECT_TRUE(compare_output(v, once.data(), library.data(), yardstick, t).ok);
+    const Comparison r = compare_output(v, bf16.data(), library.data(), yardstick, t);
+    EXPECT_FALSE(r.ok) << factor;
+    EXPECT_GT(r.max_error, 1) << factor;
+  }
+}
+
+// fp16 ends at 65504. A value so near it that the bound reaches across may be either; further away it may not, and
+// what lies beyond is no scale for the errors of the rest.
+TEST(Compare, Fp16AtTheEndOfItsRange) {
+  std::vector<double> reference = {1, 2, 65500, -65530, 1e9, 3};
+  std::vector<uint16_t> library;
+  for (double r : reference) library.push_back(f16(r));
+  ASSERT_TRUE(std::isinf(from_f16(library[3])));
+  const OutputView v{dispatch::kF16, 6, 6, reference.data()};
+  const ErrorStats yardstick = fallback_error(v, library.data());
+  EXPECT_EQ(yardstick.scale_max, 65500) << "1e9 is an infinity in fp16";
+  EXPECT_EQ(yardstick.max_abs, 4) << "65500 is 65504 in fp16";
+  const dispatch::Tolerance t{false, 2, 0, ""};
+  const auto verdict = [&](size_t at, double value) {
+    std::vector<uint16_t> kernel = library;
+    kernel[at] = f16(value);
+    return compare_output(v, kernel.data(), library.data(), yardstick, t);
+  };
+  EXPECT_TRUE(verdict(0, 1).ok);
+  EXPECT_TRUE(verdict(2, INFINITY).ok) << "rounded up across the end";
+  EXPECT_TRUE(verdict(3, -65504).ok) << "rounded down across the end";
+  EXPECT_FALSE(verdict(2, -INFINITY).ok);
+  EXPECT_FALSE(verdict(2, NAN).ok);
+  EXPECT_FALSE(verdict(4, 65504).ok) << "1e9 is nowhere near it";
+  EXPECT_FALSE(verdict(5, INFINITY).ok);
+  // 60 at 2, in a row whose largest value is 65500: the row's own bound would hide it if 1e9 were its scale.
+  EXPECT_FALSE(verdict(1, 62).ok) << verdict(1, 62).max_error;
+}
+
+// Below 6e-5 fp16 has steps of 2^-24, however small the row: one of them wrong is one too many, half is not.
+TEST(Compare, Fp16DenormalsAreRoundedToTheirSteps) {
+  const std::vector<double> reference = {3.4e-8, 1e-7, 5e-8, 2e-7};
+  const std::vector<double> exact = {0x1p-24, 0x1p-23, 0x1p-24, 3 * 0x1p-24};
+  std::vector<uint16_t> library, kernel;
+  for (double v : exact) library.push_back(f16(v));
+  kernel = library;
+  const OutputView v{dispatch::kF16, 4, 4, reference.data()};
+  const dispatch::Tolerance t{false, 1, 0, ""};
+  const ErrorStats none;  // a library that is right by luck
+  kernel[2] = f16(0x1p-24);
+  EXPECT_TRUE(compare_output(v, kernel.data(), library.data(), none, t).ok)
+      << compare_output(v, kernel.data(), library.data(), none, t).reason;
+  kernel[2] = f16(3 * 0x1p-24);
+  EXPECT_FALSE(compare_output(v, kernel.data(), library.data(), none, t).ok);
+}
+
 TEST(Compare, ExactMeansEveryBit) {
   Case c = make_case();
   for (size_t i = 0; i < c.kernel.size(); ++i) c.reference[i] = c.kernel[i];

@@ -1,5 +1,4 @@
-// The CUDA families' schemas are the operators' own, with f16 as one more element type: a kernel's p[1] must
-// be what a caller passes as argument 1.
+// The CUDA families' schemas are the operators' own: a kernel's p[1] must be what a caller passes as argument 1.
 #include <gtest/gtest.h>
 
 #include "runtime/ops/builtin.h"
@@ -16,6 +15,7 @@ TEST(CudaSchemas, EqualTheOperatorsSchemas) {
     ASSERT_NE(op, nullptr) << name;
     const dispatch::OpSchema &ours = *ops_cuda::cuda_schema(name), &theirs = *op->schema();
     EXPECT_TRUE(ours.validate().ok()) << name;
+    EXPECT_EQ(ours.dtypes, theirs.dtypes) << name;
     ASSERT_EQ(ours.axes.size(), theirs.axes.size()) << name;
     for (size_t i = 0; i < ours.axes.size(); ++i) {
       EXPECT_EQ(ours.axes[i].name, theirs.axes[i].name) << name;

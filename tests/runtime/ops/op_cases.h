@@ -7,7 +7,7 @@ namespace niche::ops::test {
 
 inline std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (const char* type : {"f32", "bf16"}) {
+  for (const char* type : {"f32", "f16", "bf16"}) {
     for (const char* op : {"rms_norm", "fused_add_rms_norm", "fused_add_rms_norm_inplace", "layer_norm",
                            "silu_mul", "softmax"})
       for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 64}, {3, 257}, {17, 1000}, {5, 4096}, {4, 1}})
@@ -44,6 +44,13 @@ inline std::vector<Case> all_cases() {
     }
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 64}, {3, 257}, {130, 100}, {5, 4096}, {4, 3}})
       cases.push_back({"rms_norm_backward", type, {{"M", m}, {"N", n}}});
+    cases.push_back(
+        {"ikbo_linear_compression", type, {{"M", 7}, {"N", 9}, {"Kc", 5}, {"Ku", 11}, {"B", 6}, {"U", 2}}});
+    cases.push_back({"ikbo_linear_compression",
+                     type,
+                     {{"M", 43}, {"N", 32}, {"Kc", 86}, {"Ku", 117}, {"B", 15}, {"U", 3}}});
+  }
+  for (const char* type : {"f32", "bf16"}) {
     cases.push_back({"selective_state_update", type, {{"B", 3}, {"D", 33}, {"S", 16}}});
     cases.push_back({"selective_state_update", type, {{"B", 1}, {"D", 256}, {"S", 128}}});
     cases.push_back({"selective_state_update",
@@ -52,11 +59,6 @@ inline std::vector<Case> all_cases() {
                      {{"has_D", 0}, {"has_z", 0}, {"has_dt_bias", 0}, {"dt_softplus", 0}}});
     cases.push_back(
         {"selective_state_update", type, {{"B", 2}, {"D", 8}, {"S", 3}}, {{"has_z", 0}, {"dt_softplus", 0}}});
-    cases.push_back(
-        {"ikbo_linear_compression", type, {{"M", 7}, {"N", 9}, {"Kc", 5}, {"Ku", 11}, {"B", 6}, {"U", 2}}});
-    cases.push_back({"ikbo_linear_compression",
-                     type,
-                     {{"M", 43}, {"N", 32}, {"Kc", 86}, {"Ku", 117}, {"B", 15}, {"U", 3}}});
   }
   for (const auto& [f, u, e, w, limit] :
        {std::tuple<int64_t, int64_t, int64_t, int64_t, double>{1, 3, 8, 9, 2},

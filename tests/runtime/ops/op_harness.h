@@ -94,6 +94,8 @@ Buffers run_native(const dispatch::OpSpec& op, int form, const Buffers& inputs);
 
 // Half an ulp of the element type, relative.
 double rounding(DLDataType t);
+// Half of the smallest step of the type, where its denormal numbers are in reach of an operator.
+double smallest(DLDataType t);
 // What a kernel's error may be, given the library's.
 double bound(const dispatch::Tolerance& t, double library_error, double scale, DLDataType type);
 
