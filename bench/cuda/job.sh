@@ -1,10 +1,11 @@
 #!/bin/bash
 # go.sh OUTDIR: everything of docs/cuda.md that has not run on a GPU, on one. Made by make_job.py; at most LIMIT s (540),
-# restartable: what is in OUTDIR's logs is not done again. Results: job.log (short), results.tar.xz (all logs).
+# restartable: what is in OUTDIR's logs is not done again. ONLY="demo regret": these stages alone. Results: job.log (short), results.tar.xz (all logs).
 #
 #   build      programs and tests from tree.tar.xz                            build.log
 #   tests      those that need no GPU, here beside the GPU's own driver       *_test.log
 #   demo       the ranker on cuda:0, duty from DUTY (0.02) up to 0.1          report.json, demo.log
+#              (DEMO_FLAGS=--tuning-cost: sessions paused half of the time, p99 with and without them)
 #   evolve     `niche evolve --device`: a session in the foreground           evolve.log
 #   free_form  sessions with a model's recorded CUDA programs beside templates  free_form/
 #   programs   those programs in several settings, against templates and library forms  programs.json
@@ -26,6 +27,7 @@ say() { echo "== $*, $(left) s left" | tee -a "$log"; }
 # stage NAME LEAST MOST COMMAND...: once, if LEAST seconds are left, within MOST; output to logs/NAME.log.
 stage() {
   local name=$1 least=$2 most=$3 rc; shift 3
+  case " build ${ONLY:-$name} " in *" $name "*) ;; *) return 0 ;; esac
   [ -e $w/logs/$name.done ] && return 0
   [ "$(left)" -lt "$least" ] && { say "$name: no time left"; return 1; }
   [ "$most" -gt $(($(left) - 5)) ] && most=$(($(left) - 5))
@@ -49,7 +51,7 @@ export LD_LIBRARY_PATH=$libs:$b/lib
 } >>"$log" 2>&1
 
 stage demo 90 "${DEMO_MAX:-250}" bash -c "cd $w && rm -rf demo && ./ranker demo --device cuda:0 --trace '$dir/azure_llm_2023_conv_sample.csv' --out demo \
-  --threads ${THREADS:-2} --batch-max ${BATCH:-8} --tuning-duty ${DUTY:-0.02} --tuning-seconds ${TUNE:-120}"
+  --threads ${THREADS:-2} --batch-max ${BATCH:-8} --tuning-duty ${DUTY:-0.02} --tuning-seconds ${TUNE:-120} ${DEMO_FLAGS:-}"
 cp $w/demo/report.json $w/demo/*.log $w/logs/ 2>/dev/null
 grep -vE "^\[ *[0-9.]+ s\] +[0-9]+ req" $w/logs/demo.log | tail -60 | cut -c1-260 >>"$log"
 grep -ohE "seconds: [0-9.]+ in the probe[^;]*" $w/logs/demo.log $w/logs/*.log | sort -u | head -8 >>"$log"
