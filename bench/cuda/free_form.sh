@@ -16,7 +16,7 @@ row() {
   shift 2
   [ -e "$out/$name.jsonl" ] && return
   rm -rf "$out/cache_$name"
-  timeout -k 5 $((seconds + 60)) "$niche" evolve --device cuda:0 --cache "$out/cache_$name" --seconds "$seconds" --questions 1 --seed 1 \
+  timeout -k 5 $((seconds + 60)) "$niche" evolve --device cuda:0 --cache "$out/cache_$name" --seconds "$seconds" --questions 2 --seed 1 \
     --proposer "exec:sh $replay $fixtures/$answer" "$@" >"$out/$name.log" 2>&1
   echo "$name: status $?: $(tr '\r' '\n' <"$out/$name.log" | tail -n 1 | cut -c1-200)"
   "$niche" export last --cache "$out/cache_$name" --format jsonl --out "$out/$name.part" >>"$out/$name.log" 2>&1 && mv "$out/$name.part" "$out/$name.jsonl"

@@ -24,6 +24,7 @@ struct Program {
   std::string row;
   Case c;
   std::vector<std::vector<int64_t>> var;
+  int answer = 1;
 };
 
 std::vector<Program> programs() {
@@ -33,11 +34,14 @@ std::vector<Program> programs() {
       {"pffn_37", {"pffn", {{"N", 37}, {"D", 100}, {"K", 120}}, {"f32"}}, {{2}}},
       {"optimized_fm_40", {"optimized_fm", {{"N", 40}, {"D", 224}, {"K", 448}}, {"f32"}}, {{2}}},
       {"optimized_fm_24", {"optimized_fm", {{"N", 24}, {"D", 224}, {"K", 2198}}, {"f32"}}, {{1}}},
+      {"pffn_37", {"pffn", {{"N", 37}, {"D", 100}, {"K", 120}}, {"f32"}}, {{1}}, 2},
+      {"optimized_fm_24", {"optimized_fm", {{"N", 24}, {"D", 224}, {"K", 2198}}, {"f32"}}, {{1}}, 2},
   };
 }
 
-std::string reply_of(const std::string& row) {
-  std::ifstream in(std::string(NICHE_TEST_FIXTURES) + "/free_form_cuda/" + row + "/1.reply.md");
+std::string reply_of(const Program& p) {
+  std::ifstream in(std::string(NICHE_TEST_FIXTURES) + "/free_form_cuda/" + p.row + "/" +
+                   std::to_string(p.answer) + ".reply.md");
   std::stringstream s;
   s << in.rdbuf();
   return s.str();
@@ -73,7 +77,7 @@ class FreeFormTest : public ::testing::TestWithParam<Program> {
  protected:
   void SetUp() override {
     definition_ = definition(GetParam().c, "f32");
-    const auto found = evolve::proposer::parse_reply(reply_of(GetParam().row), "");
+    const auto found = evolve::proposer::parse_reply(reply_of(GetParam()), "");
     ASSERT_TRUE(found.ok()) << found.status().to_string();
     ASSERT_EQ(found->size(), 1u);
     text_ = (*found)[0].code;
@@ -144,8 +148,9 @@ TEST_P(FreeFormTest, ProgramCompilesForTheDeviceAndSpillsLittle) {
   EXPECT_LE(cubin->info.kernels[0].registers * source.plan.phases[0].threads, 65536);
 }
 
-INSTANTIATE_TEST_SUITE_P(Programs, FreeFormTest, ::testing::ValuesIn(programs()),
-                         [](const auto& info) { return info.param.row; });
+INSTANTIATE_TEST_SUITE_P(Programs, FreeFormTest, ::testing::ValuesIn(programs()), [](const auto& info) {
+  return info.param.row + "_" + std::to_string(info.param.answer);
+});
 
 }  // namespace
 }  // namespace niche::ops_cuda_test
