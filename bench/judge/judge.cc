@@ -4,6 +4,7 @@
 //
 //   judge [--json FILE] [--aa N] [--no-load] [--part aa|cheats|honest] [--family NAME] [--shard I/N]
 //
+// A trial is judged as a session judges: confirmed, and made anew with more pairs where it found neither way.
 // --shard: every N-th A/A operator and template family, from the I-th on, for a machine with cores to spare.
 //
 // {aa_trials, aa_false_faster, planted_slow_5pct_detected, cheats_total, cheats_caught, honest_total,
@@ -73,6 +74,7 @@ void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
   out["aa_trials"] = out["aa_false_faster"] = 0;
   out["planted_slow_5pct_detected"] = false;
   int trials = 0, faster = 0, planted = 0, detected = 0, planted_faster = 0;
+  int again = 0, first_faster = 0, undecided = 0;
   const char* const names[] = {"rms_norm", "silu_mul", "layer_norm", "softmax"};
   int index = 0;
   for (const char* name : names) {
@@ -98,18 +100,26 @@ void self_trials(const Options& o, const dispatch::OpRegistry& ops, json& out) {
       }
       if (i < n) {
         ++trials;
-        faster += *v == VerdictStatus::kFaster;
+        faster += v->status == VerdictStatus::kFaster;
+        again += v->judgements > 1;
+        first_faster += v->first_faster > 0;
+        undecided += v->status == VerdictStatus::kAmbiguous;
       } else {
         ++planted;
-        detected += *v == VerdictStatus::kNotFaster;
-        planted_faster += *v == VerdictStatus::kFaster;
+        detected += v->status == VerdictStatus::kNotFaster;
+        planted_faster += v->status == VerdictStatus::kFaster;
       }
     }
-    std::printf("A/A %s: %d false FASTER of %d so far; 5 %% slower: %d of %d seen\n", (*t)->name().c_str(),
-                faster, trials, detected, planted);
+    std::printf(
+        "A/A %s: %d false FASTER of %d so far (%d before confirmation, %d judged again); 5 %% slower: %d of "
+        "%d seen\n",
+        (*t)->name().c_str(), faster, trials, first_faster, again, detected, planted);
     std::fflush(stdout);
     out["aa_trials"] = trials;
     out["aa_false_faster"] = faster;
+    out["aa_faster_before_confirmation"] = first_faster;
+    out["aa_judged_again"] = again;
+    out["aa_undecided"] = undecided;
     out["planted_slow_5pct_detected"] = planted > 0 && planted_faster == 0 && detected * 100 >= 95 * planted;
     out["planted_trials"] = planted;
     out["planted_detected"] = detected;

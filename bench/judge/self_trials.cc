@@ -1,7 +1,10 @@
 #include "bench/judge/self_trials.h"
 
+#include <algorithm>
+
 #include "evolve/judge/host_args.h"
 #include "evolve/judge/pair_verdict.h"
+#include "evolve/judgements.h"
 
 namespace niche::bench {
 
@@ -11,8 +14,7 @@ namespace judge = evolve::judge;
 
 namespace {
 
-constexpr int kPairsMax = 400, kBatchPairs = 12;  // as the judge's defaults
-constexpr double kMargin = 0.01, kEnough = 100;
+constexpr int kBatchPairs = 12;  // as the judge's
 
 }  // namespace
 
@@ -39,27 +41,54 @@ Result<std::unique_ptr<SelfTrials>> SelfTrials::make(const evolve::EvaluatorSpec
   t->oracle_ = std::move(*oracle);
   t->bench_ =
       std::make_unique<judge::Bench>(*spec.op, *spec.definition, t->arena_.get(), t->oracle_.get(), 7);
-  judge::CellSpec cell;
-  cell.op = spec.op;
-  cell.definition = spec.definition;
-  cell.arena = t->arena_.get();
-  cell.child_start = child_start;
-  auto made = judge::Cell::make(cell);
-  if (!made.ok()) return made.status();
-  t->cell_ = std::move(*made);
-  NICHE_RETURN_IF_ERROR(t->bench_->fill(t->problem_));
+  t->child_start_ = std::move(child_start);
+  NICHE_RETURN_IF_ERROR(t->begin_afresh());
   NICHE_RETURN_IF_ERROR(t->bench_->find_best_form(*t->cell_, t->problem_));
   return t;
 }
 
-Result<VerdictStatus> SelfTrials::run(double delay, uint64_t seed) {
-  judge::PairVerdict verdict(kMargin, kEnough, seed);
-  while (verdict.taken() < kPairsMax) {
-    auto pairs = bench_->measure_self(*cell_, problem_, delay, kBatchPairs);
+dispatch::Status SelfTrials::begin_afresh() {
+  judge::CellSpec cell;
+  cell.op = spec_.op;
+  cell.definition = spec_.definition;
+  cell.arena = arena_.get();
+  cell.child_start = child_start_;
+  auto made = judge::Cell::make(cell);
+  if (!made.ok()) return made.status();
+  cell_ = std::move(*made);
+  return bench_->fill(problem_);
+}
+
+Result<VerdictStatus> SelfTrials::test(double delay, uint64_t seed, int pairs_max) {
+  judge::PairVerdict verdict(options_.margin, 1 / options_.alpha, seed);
+  while (verdict.taken() < pairs_max) {
+    auto pairs =
+        bench_->measure_self(*cell_, problem_, delay, std::min(kBatchPairs, pairs_max - verdict.taken()));
     if (!pairs.ok()) return pairs.status();
     if (verdict.add(*pairs) != VerdictStatus::kAmbiguous) break;
   }
   return verdict.status();
+}
+
+Result<SelfTrials::Trial> SelfTrials::run(double delay, uint64_t seed) {
+  Trial trial;
+  while (trial.judgements < evolve::kJudgementsMax) {
+    if (trial.judgements > 0) NICHE_RETURN_IF_ERROR(begin_afresh());
+    const int pairs_max = options_.pairs_max << trial.judgements++;
+    auto found = test(delay, seed, pairs_max);
+    if (!found.ok()) return found.status();
+    trial.status = *found;
+    if (*found == VerdictStatus::kAmbiguous) continue;
+    if (*found != VerdictStatus::kFaster) break;
+    ++trial.first_faster;
+    NICHE_RETURN_IF_ERROR(begin_afresh());
+    found = test(delay, seed, pairs_max);
+    if (!found.ok()) return found.status();
+    if (*found != VerdictStatus::kFaster)
+      trial.status = VerdictStatus::kNotFaster;  // faster at first, not on fresh data
+    break;
+  }
+  return trial;
 }
 
 }  // namespace niche::bench

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""record_many.py --record PROGRAM --out DIR [--seconds 540] [--scratch DIR] [NAME...]: record.sh for a machine with many cores.
+"""record_many.py --record PROGRAM --out DIR [--seconds 540] [--scratch DIR] [--rounds N] [--refinements N] [NAME...]: record.sh for a machine with many cores.
 
 First all cores compile (a compiler that remembers keeps the objects in --scratch); then one core of each physical one measures
 and nothing else runs: the three rounds of every space side by side, each on a core of its own; then the five refinements of
@@ -20,7 +20,8 @@ SPACES = {
     "pffn": "--op pffn --const N=100 --const D=32 --const K=64 --problem B=1",
     "optimized_fm": "--op optimized_fm --const N=24 --const D=64 --const K=160 --problem B=2",
 }
-# Neighbouring problems, for `reuse`: recorded when they are named.
+# Neighbouring problems, for `reuse`: recorded when they are named. What is searched there is what a session saw: one round
+# without refinements is like a session's screens.
 NEAR = {
     "near/conv1d": "--op conv1d --const Ci=48 --const Co=48 --const K=3 --problem B=2,L=150",
     "near/ikbo_linear_compression":
@@ -30,6 +31,20 @@ NEAR = {
     "near/pffn": "--op pffn --const N=150 --const D=48 --const K=96 --problem B=1",
     "near/optimized_fm": "--op optimized_fm --const N=32 --const D=96 --const K=192 --problem B=3",
 }
+# The same Definitions at another batch, as live traffic has them: the sources are those of the spaces themselves, and share
+# their compiled objects.
+BATCH = {
+    "batch/conv1d": "--op conv1d --const Ci=32 --const Co=32 --const K=3 --problem B=4,L=100",
+    "batch/ikbo_linear_compression":
+        "--op ikbo_linear_compression --const M=54 --const N=32 --const Kc=108 --const Ku=147 --problem B=32,U=1",
+    "batch/softmax": "--op softmax --dtype bf16 --const N=1024 --problem M=64",
+    "batch/layer_norm": "--op layer_norm --const N=1024 --problem M=64",
+    "batch/pffn": "--op pffn --const N=100 --const D=32 --const K=64 --problem B=4",
+    "batch/optimized_fm": "--op optimized_fm --const N=24 --const D=64 --const K=160 --problem B=8",
+}
+# Of which space the compiled objects are.
+OBJECTS = {"batch/conv1d": "held_out/conv1d", "batch/ikbo_linear_compression": "held_out/ikbo_linear_compression",
+           **{n: n.removeprefix("batch/") for n in ("batch/softmax", "batch/layer_norm", "batch/pffn", "batch/optimized_fm")}}
 
 
 def physical_first(cpus):
@@ -97,6 +112,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--scratch", default="/tmp/niche_spaces")
     parser.add_argument("--cpus", type=int, default=0, help="use so many of them")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--refinements", type=int, default=REFINEMENTS, help="0: a neighbour, as its session would see it")
     parser.add_argument("--only", action="append", default=[], metavar="NAME=VALUE", help="as record_space's")
     parser.add_argument("names", nargs="*")
     o = parser.parse_args()
@@ -111,15 +128,17 @@ def main():
     log = open(os.path.join(out, "record.log"), "a")
     args, rounds, refined, compiled = {}, {}, {}, {}
     for n in names:
-        scratch = os.path.join(o.scratch, n)
+        scratch = os.path.join(o.scratch, OBJECTS.get(n, n))
+        kept = os.path.join(scratch, n.replace("/", "."))  # of this problem
+        os.makedirs(kept, exist_ok=True)
         os.makedirs(os.path.join(scratch, "objects"), exist_ok=True)
         os.makedirs(os.path.dirname(os.path.join(out, n)), exist_ok=True)
         compiler = os.path.join(scratch, "c++")
         shutil.copy(os.path.join(here, "remembering_compiler.sh"), compiler)
         os.chmod(compiler, 0o755)
-        args[n] = [o.record, *(SPACES | NEAR)[n].split(), *limits, "--rounds", str(ROUNDS), "--scratch", scratch, "--compiler", compiler]
-        rounds[n] = [os.path.join(scratch, f"round{r}") for r in range(1, ROUNDS + 1)]
-        refined[n] = [os.path.join(scratch, f"refined{r}") for r in range(1, REFINEMENTS + 1)]
+        args[n] = [o.record, *(SPACES | NEAR | BATCH)[n].split(), *limits, "--rounds", str(o.rounds), "--scratch", scratch, "--compiler", compiler]
+        rounds[n] = [os.path.join(kept, f"round{r}") for r in range(1, o.rounds + 1)]
+        refined[n] = [os.path.join(kept, f"refined{r}") for r in range(1, o.refinements + 1)]
     elapsed = lambda: f"{time.time() - start:5.0f} s"
     print(f"{elapsed()}: {len(cpus)} CPUs, {len(first)} physical; {limits}", flush=True)
     all_cpus, quiet = Pool(first + rest, log), Pool(first, log)
@@ -132,7 +151,7 @@ def main():
 
     def pack(n):
         target = os.path.join(out, n + ".space")
-        argv = [o.record, "--rounds", str(ROUNDS), "--out", target]
+        argv = [o.record, "--rounds", str(o.rounds), "--out", target]
         for f in rounds[n]:
             argv += ["--pack", f] if os.path.exists(f) else []
         for f in refined[n]:
@@ -140,15 +159,15 @@ def main():
         subprocess.run(argv, check=True)
         subprocess.run([*args[n], "--out", target, "--number", target], check=True)
 
-    jobs = [((n, r), [*args[n], "--out", rounds[n][r], "--round", str(r + 1)]) for r in range(ROUNDS) for n in ready]
+    jobs = [((n, r), [*args[n], "--out", rounds[n][r], "--round", str(r + 1)]) for r in range(o.rounds) for n in ready]
     done = quiet.run(jobs, start + 0.9 * o.seconds)
-    ready = [n for n in ready if all((n, r) in done for r in range(ROUNDS))]
+    ready = [n for n in ready if all((n, r) in done for r in range(o.rounds))]
     for n in ready:
         pack(n)
     print(f"{elapsed()}: rounds done: {ready}", flush=True)
 
     base = {n: [x for f in rounds[n] for x in ("--from", f)] for n in ready}
-    again = [(n, r) for r in range(REFINEMENTS) for n in ready]
+    again = [(n, r) for r in range(o.refinements) for n in ready]
     all_cpus.run([((n, r), [*args[n], "--out", "/dev/null", "--compile-only", "--refine", str(r + 1), *base[n]]) for n, r in again],
                  start + 0.96 * o.seconds)
     quiet.run([((n, r), [*args[n], "--out", refined[n][r], "--refine", str(r + 1), *base[n]]) for n, r in again],

@@ -7,6 +7,7 @@
 //   points      and the three best points of a session on a neighbouring problem (spaces/near/NAME.space)
 //   neighbour   these points and all that the session evaluated, as a prior of the model, as a session takes both
 //               from its store: reuse
+//   batch       the same of a neighbour that differs in the batch alone (spaces/batch/NAME.space)
 //   nothing     no guesses at all
 //   pages       no guesses, but what the knowledge base retrieves (evolve/session/advice.h)
 //   skills      no guesses, but the wins of sessions on the other operators, written to a skill book and
@@ -42,7 +43,7 @@ struct Space {
   std::string name;  // "held_out/conv1d"
   std::string op, arch;
   RecordedSpace recorded;
-  std::unique_ptr<RecordedSpace> near;
+  std::unique_ptr<RecordedSpace> near, batch;
 };
 
 struct Options {
@@ -120,14 +121,17 @@ int run(const Options& o) {
   std::error_code ec;
   for (const auto& entry : fs::recursive_directory_iterator(o.spaces, ec)) {
     const std::string name = fs::relative(entry.path(), o.spaces).replace_extension().string();
-    if (entry.path().extension() != ".space" || name.starts_with("near/")) continue;
+    if (entry.path().extension() != ".space" || name.starts_with("near/") || name.starts_with("batch/"))
+      continue;
     auto recorded = RecordedSpace::load(entry.path().string());
     if (!recorded.ok()) return fail(recorded.status().to_string());
-    Space s{name, "", "", std::move(*recorded), nullptr};
+    Space s{name, "", "", std::move(*recorded), nullptr, nullptr};
     s.op = s.recorded.name().substr(0, s.recorded.name().find('.'));
     s.arch = s.recorded.note().find("avx512") != std::string::npos ? "cpu.avx512" : "cpu.avx2";
     if (auto near = RecordedSpace::load(o.spaces + "/near/" + entry.path().filename().string()); near.ok())
       s.near = std::make_unique<RecordedSpace>(std::move(*near));
+    if (auto batch = RecordedSpace::load(o.spaces + "/batch/" + entry.path().filename().string()); batch.ok())
+      s.batch = std::make_unique<RecordedSpace>(std::move(*batch));
     spaces.push_back(std::move(s));
   }
   if (spaces.empty()) return fail("no recorded space in " + o.spaces + "; bench/search/record.sh makes them");
@@ -178,6 +182,11 @@ int run(const Options& o) {
         go("points", "default", true, points);
         go("neighbour", "default", true, points, carried(*s.near, s.recorded, before.evaluated));
       }
+      if (s.batch) {
+        const auto before = explore(*s.batch);
+        go("batch", "default", true, carried(*s.batch, s.recorded, before.elites),
+           carried(*s.batch, s.recorded, before.evaluated));
+      }
       go("nothing", "default", false, {});
       go("pages", "default", false, advised(s, library->get(), nullptr));
       go("skills", "default", false, advised(s, nullptr, book->get()));
@@ -201,11 +210,12 @@ int run(const Options& o) {
                       {"evals_to_1_02", b.mean},
                       {"evals_to_1_02_ci", {b.low, b.high}}});
     }
-    if (starts.contains("neighbour"))
-      std::printf(
-          "  reuse needs %.1fx fewer to 1.05x than from scratch, %.1fx fewer than random\n",
-          geometric(starts.at("seeds").to_1_05).mean / geometric(starts.at("neighbour").to_1_05).mean,
-          geometric(starts.at("random").to_1_05).mean / geometric(starts.at("neighbour").to_1_05).mean);
+    for (const char* past : {"neighbour", "batch"})
+      if (starts.contains(past))
+        std::printf("  %s: reuse needs %.1fx fewer to 1.05x than from scratch, %.1fx fewer than random\n",
+                    past,
+                    geometric(starts.at("seeds").to_1_05).mean / geometric(starts.at(past).to_1_05).mean,
+                    geometric(starts.at("random").to_1_05).mean / geometric(starts.at(past).to_1_05).mean);
   }
   if (!o.json.empty()) std::ofstream(o.json) << rows.dump(1) << '\n';
   return 0;

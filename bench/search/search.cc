@@ -3,7 +3,7 @@
 //
 //   search [--json FILE] [--seeds N] [--batch N] [--policy NAME]... [SPACE...]
 //
-// Without SPACE, all files of bench/search/spaces but those of near/ (`reuse`) and of tuning/ (below 2,000 points); a file in a folder
+// Without SPACE, all files of bench/search/spaces but those of near/ and batch/ (`reuse`) and of tuning/ (below 2,000 points); a file in a folder
 // "held_out" was not looked at while the defaults were tuned. Rows: {policy, space, held_out, budget, slowdown_mean, ci_low, ci_high,
 // evals_to_1_02}; the interval is the 95 % normal one over seeds; evals_to_1_02 is the mean over seeds,
 // censored at the number of points.
@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
   if (o.spaces.empty())
     for (const auto& entry : fs::recursive_directory_iterator(NICHE_RECORDED_SPACES, ignored))
       if (const fs::path folder = entry.path().parent_path().filename();
-          entry.path().extension() == ".space" && folder != "near" && folder != "tuning")
+          entry.path().extension() == ".space" && folder != "near" && folder != "batch" && folder != "tuning")
         o.spaces.push_back(entry.path().string());
   if (o.spaces.empty())
     return std::fprintf(stderr, "search: no recorded space in %s; bench/search/record.sh makes them\n",

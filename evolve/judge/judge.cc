@@ -8,6 +8,7 @@
 #include "dispatch/base/hash.h"
 #include "evolve/judge/pair_verdict.h"
 #include "evolve/judge/session_evaluator.h"
+#include "evolve/judgements.h"
 #include "evolve/sign_test.h"
 
 namespace niche::evolve::judge {
@@ -15,8 +16,6 @@ namespace {
 
 constexpr size_t kJudgedMax = 4096;
 constexpr int kBatchPairs = 12;
-constexpr int kDoublingsMax =
-    2;  // of the pairs of a judgement, for a candidate that found neither way before
 constexpr int kOtherStatePairs = 24;
 constexpr int kClockAttempts = 4;  // at a report that the system's clock does not bear out
 
@@ -89,7 +88,7 @@ Judgement SessionEvaluator::judge(const Candidate& candidate) {
   const uint64_t code = t.build.candidates[0].code_hash;
   const auto before = undecided_.find(code);
   t.again = before == undecided_.end() ? 0 : before->second;
-  t.pairs_max = options_.pairs_max << std::min(t.again, kDoublingsMax);
+  t.pairs_max = options_.pairs_max << std::min(t.again, kJudgementsMax - 1);
   t.cell = std::move(*cell);
   // Right, then faster, then not slower in the other cache state, then faster again on fresh data.
   if (judge_correctness(t) && judge_timing(t) && judge_other_state(t)) judge_confirm(t);

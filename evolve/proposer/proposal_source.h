@@ -19,7 +19,7 @@ class ProposalSource {
   // It will never answer again: its process died, its key is refused.
   virtual bool ended() const = 0;
   // What all calls have cost, failed ones too, as the payer counts it; nothing: it does not count, what
-  // replies state is all there is.
+  // replies state is all there is, or it has not said a word yet.
   virtual std::optional<Usage> spent() const { return std::nullopt; }
   // What an earlier process spent of the same budget. Before the first request.
   virtual dispatch::Status start_from(const Usage& spent) {
@@ -31,9 +31,9 @@ class ProposalSource {
   // The answer to the request under way, or why there is none (codes as Proposer); nothing within the
   // timeout.
   virtual std::optional<dispatch::Result<ProposalReply>> poll(int timeout_ms) = 0;
-  // Gives up the request under way, if there is one, and waits (at most ten seconds) until spent() holds what it has
-  // cost. Nothing can be asked after it.
-  virtual void finish() {}
+  // Gives up the request under way, if there is one, and waits until spent() holds what it has cost; where that does not
+  // come within `seconds_max`, the most that it may have cost counts. Nothing can be asked after it.
+  virtual void finish(double seconds_max) { (void)seconds_max; }
 };
 
 }  // namespace niche::evolve::proposer

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -25,8 +27,9 @@ using json = nlohmann::ordered_json;
 using worker::FrameChannel;
 
 constexpr int kFd = 3;
-// It loads libtorch at the worker's niceness, beside a server that may leave it little.
-constexpr int kHelloTimeoutMs = 120'000, kSendTimeoutMs = 2000, kFinishTimeoutMs = 10'000;
+constexpr int kConfigTimeoutMs = 120'000, kSendTimeoutMs = 2000;
+
+int milliseconds(double seconds) { return static_cast<int>(std::clamp(seconds, 0.0, 3600.0) * 1000); }
 
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -64,7 +67,8 @@ Status error_of(const std::string& frame) {
 
 class Process final : public ProposalSource {
  public:
-  Process(pid_t pid, int fd) : pid_(pid), channel_(std::make_unique<FrameChannel>(fd)) {}
+  Process(pid_t pid, int fd, ModelPrice price)
+      : pid_(pid), channel_(std::make_unique<FrameChannel>(fd)), price_(price) {}
   ~Process() override {
     if (::getpid() != owner_) return;
     channel_.reset();  // it sees the end of its input, and ends what it started itself
@@ -84,11 +88,9 @@ class Process final : public ProposalSource {
                       {"key_file", o.key_file},
                       {"stall_seconds", o.stall_seconds}};
     NICHE_RETURN_IF_ERROR(channel_->send(dump(config), kSendTimeoutMs));
-    auto hello = channel_->receive(kHelloTimeoutMs);
-    if (!hello.ok()) return dispatch::io_error("proposer process: " + hello.status().message());
-    if (!*hello) return dispatch::io_error("proposer process: no answer");
-    spent_ = spent_of(json::parse(**hello, nullptr, false));
-    return error_of(**hello);
+    if (!(o.hello_seconds_max > 0)) return {};
+    const Status s = hear_hello(milliseconds(o.hello_seconds_max));
+    return !s.ok() || greeted_ ? s : dispatch::io_error("proposer process: no answer");
   }
   bool idle() const override { return !ended_ && !request_; }
   bool ended() const override { return ended_; }
@@ -96,11 +98,16 @@ class Process final : public ProposalSource {
   Status start_from(const Usage& spent) override {
     const int64_t tokens = spent.input_tokens + spent.output_tokens;
     NICHE_RETURN_IF_ERROR(channel_->send(dump({{"spent", spent_object(spent.usd, tokens)}}), kSendTimeoutMs));
-    if (spent_) spent_ = Usage{0, tokens, 0, spent.usd, false};
+    before_ = Usage{0, tokens, 0, spent.usd, false};
+    if (spent_) spent_ = before_;
     return {};
   }
   Status start(const ProposalRequest& request) override {
-    Status s = channel_->send(request_to_json(request), kSendTimeoutMs);
+    // One that has ended may have said why.
+    Status s = hear_hello(0);
+    if (s.ok()) s = channel_->send(request_to_json(request), kSendTimeoutMs);
+    if (!s.ok() && !greeted_)
+      if (const Status why = hear_hello(kSendTimeoutMs); !why.ok()) s = why;
     if (s.ok())
       request_ = request;
     else
@@ -109,7 +116,16 @@ class Process final : public ProposalSource {
   }
   std::optional<Result<ProposalReply>> poll(int timeout_ms) override {
     if (ended_ || !request_) return std::nullopt;
-    auto frame = channel_->receive(timeout_ms);
+    const auto start = std::chrono::steady_clock::now();
+    if (const Status s = hear_hello(timeout_ms); !s.ok()) {
+      request_.reset();
+      ended_ = true;
+      return Result<ProposalReply>(s);
+    }
+    if (!greeted_) return std::nullopt;
+    const auto heard =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+    auto frame = channel_->receive(std::max(0, timeout_ms - static_cast<int>(heard.count())));
     if (frame.ok() && !*frame) return std::nullopt;
     const ProposalRequest request = std::move(*request_);
     request_.reset();
@@ -124,21 +140,41 @@ class Process final : public ProposalSource {
     }
     return reply_from_text(**frame, request);
   }
-  void finish() override {
+  void finish(double seconds_max) override {
     if (ended_) return;
     // It sees that nobody asks any more, and can still say what it has spent.
     ::shutdown(channel_->fd(), SHUT_WR);
-    (void)poll(kFinishTimeoutMs);
+    const std::optional<ProposalRequest> asked = request_;
+    if (asked && !poll(milliseconds(seconds_max)) && spent_) {
+      Usage most{estimate_tokens(asked->stable.size() + asked->prompt.size()), asked->tokens_max, 0, 0, true};
+      spent_->usd += price_.known() ? ModelBudget({}, price_).price_of(most) : 0;
+      spent_->output_tokens += most.input_tokens + most.output_tokens;
+    }
     ended_ = true;
   }
 
  private:
+  // Its first word, where that has not come: OK and not greeted_: not within the timeout.
+  Status hear_hello(int timeout_ms) {
+    if (greeted_) return {};
+    auto hello = channel_->receive(timeout_ms);
+    if (!hello.ok()) return dispatch::unsupported("proposer process: " + hello.status().message());
+    if (!*hello) return {};
+    NICHE_RETURN_IF_ERROR(error_of(**hello));
+    greeted_ = true;
+    spent_ = spent_of(json::parse(**hello, nullptr, false));
+    if (spent_ && before_) spent_ = before_;
+    return {};
+  }
+
   const pid_t owner_ = ::getpid();
   pid_t pid_;
   std::unique_ptr<FrameChannel> channel_;
   std::optional<ProposalRequest> request_;
-  std::optional<Usage> spent_;  // nothing: it keeps no account
-  bool ended_ = false;
+  std::optional<Usage> spent_;   // nothing: it keeps no account, or has not said so
+  std::optional<Usage> before_;  // start_from()
+  ModelPrice price_;
+  bool greeted_ = false, ended_ = false;
 };
 
 bool parent_asks() {
@@ -195,14 +231,14 @@ Result<std::unique_ptr<ProposalSource>> start_proposer_process(const ProposerPro
     const std::string what = "proposer process " + options.program + ": " + std::strerror(rc);
     return rc == ENOENT ? dispatch::not_found(what) : dispatch::io_error(what);
   }
-  auto process = std::make_unique<Process>(pid, fds[0]);
+  auto process = std::make_unique<Process>(pid, fds[0], options.price);
   NICHE_RETURN_IF_ERROR(process->greet(options));
   return std::unique_ptr<ProposalSource>(std::move(process));
 }
 
 int proposer_main() {
   FrameChannel channel(kFd);
-  auto config = channel.receive(kHelloTimeoutMs);
+  auto config = channel.receive(kConfigTimeoutMs);
   if (!config.ok() || !*config) return 1;
   auto proposer = configured(**config);
   if (!proposer.ok()) {

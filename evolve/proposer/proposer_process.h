@@ -22,9 +22,12 @@ struct ProposerProcessOptions {
   ModelPrice price;
   std::string key_file;
   double stall_seconds = 300;
+  // For its first word, which comes when libtorch is loaded: beside a busy server that may take half a minute. 0: not at
+  // all; what make_proposer() says is then what came of the first request.
+  double hello_seconds_max = 120;
 };
 
-// kNotFound, kIo: no such program; else what make_proposer() says.
+// kNotFound, kIo: no such program, or no word from it; else what make_proposer() says.
 dispatch::Result<std::unique_ptr<ProposalSource>> start_proposer_process(
     const ProposerProcessOptions& options);
 

@@ -41,7 +41,9 @@ Result<std::vector<Section>> sections_of(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     bool found = false;
     for (std::string_view tag : {"NAME", "DESCRIPTION", "CODE", "DIFF"}) {
-      const std::string open = "<" + std::string(tag) + ">", close = "</" + std::string(tag) + ">";
+      // Appended: g++ 12 at -O3 takes "<" + a temporary for an overlap (-Wrestrict, GCC bug 105651).
+      const std::string open = std::string("<").append(tag).append(">");
+      const std::string close = std::string("</").append(tag).append(">");
       if (!text.substr(at).starts_with(open)) continue;
       const size_t from = at + open.size(), end = text.find(close, from);
       if (end == std::string_view::npos)

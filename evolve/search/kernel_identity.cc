@@ -69,15 +69,6 @@ void put_limits(std::string& text, const dispatch::Guard& limits, std::span<cons
   }
 }
 
-std::string launch_identity(const KernelSource& s, std::span<const int> var_axes,
-                            std::span<const ProblemAxes> problems) {
-  std::string text;
-  put_phases(text, s, problems);
-  for (const std::string& flag : s.flags) text += "\nflag " + flag;
-  put_limits(text, s.limits, var_axes, problems);
-  return text;
-}
-
 }  // namespace
 
 std::string normalise_source(std::string_view text) {
@@ -115,6 +106,15 @@ std::string normalise_source(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string launch_identity(const KernelSource& s, std::span<const int> var_axes,
+                            std::span<const ProblemAxes> problems) {
+  std::string text;
+  put_phases(text, s, problems);
+  for (const std::string& flag : s.flags) text += "\nflag " + flag;
+  put_limits(text, s.limits, var_axes, problems);
+  return text;
 }
 
 std::string kernel_identity(const KernelSource& source, std::span<const int> var_axes,

@@ -29,6 +29,9 @@ std::string normalise_source(std::string_view text);
 // of points of a family the workspace follows from the rest. `var_axes`: Definition::var_axes(). Some 0.4 ms for 30 kB.
 std::string kernel_identity(const KernelSource& source, std::span<const int> var_axes,
                             std::span<const ProblemAxes> problems);
+// What kernel_identity() puts behind the normalised source.
+std::string launch_identity(const KernelSource& source, std::span<const int> var_axes,
+                            std::span<const ProblemAxes> problems);
 
 // The same of points of one family as a number, and spacing counts: a family writes equal text for equal kernels. Some 20 us.
 uint64_t kernel_number(const KernelSource& source, std::span<const int> var_axes,

@@ -25,9 +25,13 @@ RenderedPoint hashed(KernelSource source, const dispatch::Definition& definition
   RenderedPoint r;
   r.source = std::move(source);
   r.text_hash = sha256_hex(r.source.text);
-  r.dedup_key = sha256_hex(kernel_identity(r.source, definition.var_axes(), problems));
-  r.exact_key =
-      problems.empty() ? r.dedup_key : sha256_hex(kernel_identity(r.source, definition.var_axes(), {}));
+  // kernel_identity() of both, with the source normalised once: that is what it costs.
+  const std::string text = normalise_source(r.source.text);
+  const auto key = [&](std::span<const ProblemAxes> at) {
+    return sha256_hex(text + launch_identity(r.source, definition.var_axes(), at));
+  };
+  r.dedup_key = key(problems);
+  r.exact_key = problems.empty() ? r.dedup_key : key({});
   return r;
 }
 

@@ -7,13 +7,15 @@
 //   - Later ones need 5 % (a screen is good to some 5 %), and judging takes at most a third of the time.
 //   - At the end of a session what is left is judged down to 2 %.
 //   - A judgement that found neither way (AMBIGUOUS: too little evidence on a loaded machine) is made anew when nothing else
-//     is left to judge at the end and by what it measured it pays as a later one must; three judgements of a candidate in
-//     all, each on fresh data and with its own two tests, so that the bounds of a false FASTER add up (docs/evaluation.md).
+//     is left to judge at the end and by what it measured it pays as a later one must; kJudgementsMax
+//     of a candidate in all, each on fresh data and with its own two tests, so that the bounds of a false FASTER add up (docs/evaluation.md).
 //
 // A pure state machine: time is handed in. Thread-safety: one owner.
 #pragma once
 
 #include <vector>
+
+#include "evolve/judgements.h"
 
 namespace niche::evolve {
 
@@ -21,7 +23,6 @@ class JudgePlan {
  public:
   static constexpr double kFirstGain = 0.03, kLaterGain = 0.05, kLastGain = 0.02;
   static constexpr double kShare = 1.0 / 3;
-  static constexpr int kJudgementsMax = 3;  // of one candidate
 
   // `weights` sum to 1, one a problem. `judge_seconds`: what a judgement is expected to take before one was
   // made.

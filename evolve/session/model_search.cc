@@ -201,9 +201,7 @@ std::optional<ModelSearch::Answer> ModelSearch::poll(int timeout_ms, int batch) 
   if (parts_.source == nullptr) return std::nullopt;
   auto came = parts_.source->poll(timeout_ms);
   if (!came) return std::nullopt;
-  if (const auto counted = parts_.source->spent()) {
-    spent_ = *counted;
-  } else if (came->ok()) {
+  if (!take_account() && came->ok()) {
     spent_.input_tokens += (*came)->usage.input_tokens;
     spent_.output_tokens += (*came)->usage.output_tokens;
     spent_.usd += (*came)->usage.usd;
@@ -254,12 +252,17 @@ std::optional<ModelSearch::Answer> ModelSearch::poll(int timeout_ms, int batch) 
   return answer;
 }
 
-bool ModelSearch::finish() {
+bool ModelSearch::take_account() {
+  if (const auto counted = parts_.source->spent()) spent_ = *counted, counted_ = true;
+  return counted_;
+}
+
+bool ModelSearch::finish(double seconds_max) {
   if (parts_.source == nullptr || parts_.source->ended() || parts_.source->idle()) return false;
   const double usd_before = usd();
   const int64_t tokens_before = tokens();
-  parts_.source->finish();
-  if (const auto counted = parts_.source->spent()) spent_ = *counted;
+  parts_.source->finish(seconds_max);
+  (void)take_account();
   return usd() > usd_before || tokens() > tokens_before;
 }
 
@@ -271,8 +274,7 @@ void ModelSearch::take_up(int questions, int failed_in_a_row, double usd, int64_
   earlier_.output_tokens = tokens;
   if (parts_.source == nullptr || (usd <= 0 && tokens <= 0)) return;
   if (Status s = parts_.source->start_from(earlier_); !s.ok() && trouble_.empty()) trouble_ = s.message();
-  // The payer's account, where it keeps one, now begins with what was spent before.
-  if (const auto counted = parts_.source->spent()) earlier_ = {}, spent_ = *counted;
+  (void)take_account();
 }
 
 Status ModelSearch::restore(Program program) {

@@ -81,15 +81,17 @@ class ModelSearch {
   // After a kernel was committed.
   void learn_win(const std::string& title, const std::string& text, double gain, int64_t unix_ns);
 
-  // Gives up the question under way. True: it has cost something, which counts from now on.
-  bool finish();
+  // Gives up the question under way; waits for its cost for so long. True: it has cost something, which counts from now on.
+  bool finish(double seconds_max);
 
   int questions() const { return questions_; }
   // Takes up where an earlier process stopped: questions asked, failures in a row at the end, what all of them
   // cost.
   void take_up(int questions, int failed_in_a_row, double usd, int64_t tokens);
-  double usd() const { return earlier_.usd + spent_.usd; }
-  int64_t tokens() const { return earlier_.output_tokens + spent_.input_tokens + spent_.output_tokens; }
+  double usd() const { return (counted_ ? 0 : earlier_.usd) + spent_.usd; }
+  int64_t tokens() const {
+    return (counted_ ? 0 : earlier_.output_tokens) + spent_.input_tokens + spent_.output_tokens;
+  }
   // The first trouble with the model; empty: none.
   const std::string& trouble() const { return trouble_; }
 
@@ -115,7 +117,11 @@ class ModelSearch {
   std::string last_failure_;  // why the last answer held no program
   int questions_ = 0, failed_questions_ = 0, idle_ = 0;
   double best_ = 0;
+  // Takes over what the payer counts, where it does.
+  bool take_account();
+
   proposer::Usage earlier_, spent_;  // by earlier processes (tokens as output), by this one
+  bool counted_ = false;             // spent_ is the payer's count, which began with earlier_
   std::string trouble_;
 };
 

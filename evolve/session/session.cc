@@ -20,6 +20,8 @@ using search::Outcome;
 namespace {
 // Of a session without a template family: the model was asked for the last time, or gave up.
 constexpr const char* kNoMorePrograms = "the proposer has no more programs";
+// For the cost of a question that was given up: within the wall limit, or a second beyond it.
+constexpr double kAccountSeconds = 1, kAccountSecondsMax = 10;
 }  // namespace
 
 uint64_t system_entropy() {
@@ -99,7 +101,7 @@ SessionEvent SessionImpl::run() {
     while (end_reason().empty() && judge_if_due(last)) emit(event(SessionEvent::Kind::kProgress));
   }
   // A question that nobody will read the answer of costs money all the same: here, and in a session that is resumed.
-  if (models_->finish())
+  if (models_->finish(std::clamp(left(), kAccountSeconds, kAccountSecondsMax)))
     recorder_.question({models_->questions(), "the session ended", models_->usd(), models_->tokens()});
   const bool spent = reason == "evaluations" || reason == "space exhausted" || reason == "stagnation" ||
                      reason == kNoMorePrograms;

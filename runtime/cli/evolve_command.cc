@@ -136,11 +136,15 @@ class Devices {
 #endif
 };
 
+// Someone waits at a terminal: what is wrong with the proposer is said before the session begins.
+constexpr double kProposerSeconds = 120;
+
 int run(const Options& o) {
   std::unique_ptr<evolve::proposer::ProposalSource> source;
   std::unique_ptr<kb::Library> library;
   if (!o.model.proposer.empty()) {
-    auto started = start_session_proposer(o.model);  // before anything else here has a thread or a child
+    auto started = start_session_proposer(
+        o.model, kProposerSeconds);  // before anything else here has a thread or a child
     if (!started.ok()) return fail(started.status());
     source = std::move(*started);
     auto opened = kb::Library::open(o.knowledge);

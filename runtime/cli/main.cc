@@ -12,7 +12,11 @@
 
 int main(int argc, char** argv) {
   // First: a worker forks, and must not have a thread by then. `niche probe 1`: candidates on GPU 1.
-  if (niche::is_worker(argc, argv)) return niche::worker_main(argc, argv, niche::cli::start_session_proposer);
+  // Its session does not wait for the proposer to load: templates have their turn meanwhile.
+  if (niche::is_worker(argc, argv))
+    return niche::worker_main(argc, argv, [](const niche::evolve::ModelRequest& model) {
+      return niche::cli::start_session_proposer(model, 0);
+    });
 
   // The process that asks a model; started by `niche evolve --proposer` and by `niche worker`.
   if (argc == 2 && std::string_view(argv[1]) == "proposer") return niche::evolve::proposer::proposer_main();

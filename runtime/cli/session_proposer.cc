@@ -21,7 +21,7 @@ dispatch::Result<evolve::proposer::ModelPrice> parse_price(const std::string& te
 }  // namespace
 
 dispatch::Result<std::unique_ptr<evolve::proposer::ProposalSource>> start_session_proposer(
-    const evolve::ModelRequest& model) {
+    const evolve::ModelRequest& model, double hello_seconds_max) {
   auto price = parse_price(model.price);
   if (!price.ok()) return price.status();
   evolve::proposer::ProposerProcessOptions p;
@@ -31,6 +31,7 @@ dispatch::Result<std::unique_ptr<evolve::proposer::ProposalSource>> start_sessio
   p.budget = {model.usd_max, model.tokens_max};
   p.price = *price;
   p.key_file = model.key_file;
+  p.hello_seconds_max = hello_seconds_max;
   return evolve::proposer::start_proposer_process(p);
 }
 

@@ -11,9 +11,9 @@
 
 namespace niche::cli {
 
-// Runs this very program as `niche proposer`. kInvalid names what of the request is wrong; else what
+// Runs this very program as `niche proposer` and waits so long for its first word (proposer_process.h). kInvalid names what of the request is wrong; else what
 // start_proposer_process says.
 dispatch::Result<std::unique_ptr<evolve::proposer::ProposalSource>> start_session_proposer(
-    const evolve::ModelRequest& model);
+    const evolve::ModelRequest& model, double hello_seconds_max);
 
 }  // namespace niche::cli

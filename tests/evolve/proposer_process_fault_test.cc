@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 
@@ -18,7 +19,7 @@ namespace {
 using dispatch::Code;
 using dispatch::Result;
 
-// Longest that ProposalSource::finish() waits for an account: whoever gets it sooner did not wait it out.
+// For an account: whoever gets it sooner did not wait it out.
 constexpr double kFinishSeconds = 10;
 
 ProposalRequest request(double seconds = 20) {
@@ -69,6 +70,19 @@ TEST(ProposerProcess, FailuresComeBackAndLastingOnesEndIt) {
   ASSERT_TRUE(wait(**t));
   EXPECT_TRUE((*t)->ended());
   EXPECT_FALSE(start_proposer_process(process("what:is this")).ok());
+  // Nobody waits for its first word: what is wrong is what came of the first question.
+  auto unheard = process("what:is this");
+  unheard.hello_seconds_max = 0;
+  auto u = start_proposer_process(unheard);
+  ASSERT_TRUE(u.ok()) << u.status().to_string();
+  if (const auto asked = (*u)->start(request()); asked.ok()) {
+    r = wait(**u);
+    ASSERT_TRUE(r && !r->ok());
+    EXPECT_NE(r->status().message().find("what:is this"), std::string::npos) << r->status().to_string();
+  } else {
+    EXPECT_NE(asked.message().find("what:is this"), std::string::npos) << asked.to_string();
+  }
+  EXPECT_TRUE((*u)->ended());
   auto missing = process("exec:true");
   missing.program = "/no/such/niche";
   EXPECT_EQ(start_proposer_process(missing).status().code(), Code::kNotFound);
@@ -89,34 +103,53 @@ TEST(ProposerProcess, GoesWithTheSession) {
   EXPECT_LT(seconds_of([&] { s->reset(); }), 5);
 }
 
+// The account comes in time, or there is no time for it: then the most that the question may have cost counts.
 TEST(ProposerProcess, TellsWhatAQuestionCostThatItGaveUp) {
+  for (const double seconds : {kFinishSeconds, 0.0}) {
+    MisbehavingServer server;
+    server.then([&server](int, const std::string&) {
+      while (!server.stopping()) ::poll(nullptr, 0, 10);
+    });
+    auto o = process("openai:" + server.url() + "/v1#m");
+    o.price = {1, 1};
+    o.budget.usd_max = 1;
+    auto s = start_proposer_process(o);
+    ASSERT_TRUE(s.ok()) << s.status().to_string();
+    ASSERT_TRUE((*s)->start_from({10, 20, 0, 0.5, false}).ok());
+    ASSERT_TRUE((*s)->spent());
+    EXPECT_NEAR((*s)->spent()->usd, 0.5, 1e-9);
+    ASSERT_TRUE((*s)->start(request(900)).ok());
+    for (int i = 0; i < 6000 && server.requests().empty(); ++i) ::poll(nullptr, 0, 5);
+    ASSERT_FALSE(server.requests().empty()) << "the question did not go out";
+    EXPECT_LT(seconds_of([&] { (*s)->finish(seconds); }), std::max(1.0, seconds));
+    EXPECT_TRUE((*s)->ended());
+    EXPECT_GT((*s)->spent()->usd, 0.5 + 100e-6);
+    EXPECT_LT((*s)->spent()->usd, 0.501);
+    (*s)->finish(seconds);  // has nothing left to do
+  }
+}
+
+TEST(ProposerProcess, AnAccountKnowsWhatWasSpentBeforeItsFirstWord) {
   MisbehavingServer server;
-  server.then([&server](int, const std::string&) {
-    while (!server.stopping()) ::poll(nullptr, 0, 10);
-  });
+  server.then(MisbehavingServer::answer(401, "{}"));
   auto o = process("openai:" + server.url() + "/v1#m");
   o.price = {1, 1};
   o.budget.usd_max = 1;
+  o.hello_seconds_max = 0;
   auto s = start_proposer_process(o);
   ASSERT_TRUE(s.ok()) << s.status().to_string();
   ASSERT_TRUE((*s)->start_from({10, 20, 0, 0.5, false}).ok());
+  ASSERT_TRUE((*s)->start(request()).ok());
+  ASSERT_TRUE(wait(**s));
   ASSERT_TRUE((*s)->spent());
   EXPECT_NEAR((*s)->spent()->usd, 0.5, 1e-9);
-  ASSERT_TRUE((*s)->start(request(900)).ok());
-  for (int i = 0; i < 6000 && server.requests().empty(); ++i) ::poll(nullptr, 0, 5);
-  ASSERT_FALSE(server.requests().empty()) << "the question did not go out";
-  EXPECT_LT(seconds_of([&] { (*s)->finish(); }), kFinishSeconds);
-  EXPECT_TRUE((*s)->ended());
-  EXPECT_GT((*s)->spent()->usd, 0.5 + 100e-6);
-  EXPECT_LT((*s)->spent()->usd, 0.501);
-  (*s)->finish();  // has nothing left to do
 }
 
 TEST(ProposerProcess, GivingUpAProgramCostsNothing) {
   auto s = start_proposer_process(process("exec:sleep 1000"));
   ASSERT_TRUE(s.ok());
   ASSERT_TRUE((*s)->start(request(900)).ok());
-  EXPECT_LT(seconds_of([&] { (*s)->finish(); }), kFinishSeconds);
+  EXPECT_LT(seconds_of([&] { (*s)->finish(kFinishSeconds); }), kFinishSeconds);
   EXPECT_TRUE((*s)->ended());
   EXPECT_EQ((*s)->spent()->usd, 0);
 }

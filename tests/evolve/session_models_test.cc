@@ -35,7 +35,7 @@ class FakeModel final : public proposer::ProposalSource {
     return {};
   }
   std::optional<proposer::Usage> spent() const override { return account; }
-  void finish() override {
+  void finish(double) override {
     if (account && asked_) account->usd += 0.25;
     ended_ = true;
   }
