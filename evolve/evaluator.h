@@ -101,6 +101,10 @@ class Evaluator {
   // names which one failed: then no verdict of this machine can be believed. Cost: some 50 calls of the form.
   virtual dispatch::Status self_test() { return {}; }
 
+  // What a profiler counts of a candidate on the heaviest problem, with what is computed of it. kUnsupported: this
+  // evaluator has none. Cost: seconds; the kernel runs some dozens of times, in a process of its own.
+  virtual dispatch::Result<Digest> profile(const Candidate&) { return dispatch::unsupported("no profiler"); }
+
   // Machine-wide facts for logs: compiler with flags, containments that hold.
   virtual std::string describe() const = 0;
   // Where the time went so far, for a session's last words; empty: not known.

@@ -85,18 +85,19 @@ const char* verdict_name(VerdictStatus status) { return kStatusNames[static_cast
 std::string Verdict::to_json() const {
   json points = json::array();
   for (const PointTiming& t : timing) points.push_back(timing_to_json(t));
-  const json j = {{"status", verdict_name(status)},
-                  {"failed_gate", gate_name(failed_gate)},
-                  {"reason", reason},
-                  {"max_error", max_error},
-                  {"rms_error", rms_error},
-                  {"correctness_points", correctness_points},
-                  {"guard", guard_to_json(guard)},
-                  {"timing", points},
-                  {"e_value", e_value},
-                  {"compile_ms", compile_ms},
-                  {"evaluate_ms", evaluate_ms},
-                  {"sandbox", sandbox}};
+  json j = {{"status", verdict_name(status)},
+            {"failed_gate", gate_name(failed_gate)},
+            {"reason", reason},
+            {"max_error", max_error},
+            {"rms_error", rms_error},
+            {"correctness_points", correctness_points},
+            {"guard", guard_to_json(guard)},
+            {"timing", points},
+            {"e_value", e_value},
+            {"compile_ms", compile_ms},
+            {"evaluate_ms", evaluate_ms},
+            {"sandbox", sandbox}};
+  if (digest) j["digest"] = json::parse(digest_to_json(*digest));
   // A compiler's message may quote bytes that are not UTF-8: replaced, since a verdict must always be
   // storable.
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -125,6 +126,11 @@ dispatch::Result<Verdict> Verdict::from_json(const std::string& text) {
     v.compile_ms = number("compile_ms");
     v.evaluate_ms = number("evaluate_ms");
     v.sandbox = j.at("sandbox").get<std::string>();
+    if (j.contains("digest")) {
+      auto digest = digest_from_json(j.at("digest").dump());
+      if (!digest.ok()) return dispatch::corrupt("verdict: " + digest.status().message());
+      v.digest = std::move(*digest);
+    }
     return v;
   } catch (const std::exception& e) {
     return dispatch::corrupt(std::string("verdict: ") + e.what());

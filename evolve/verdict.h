@@ -5,11 +5,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "dispatch/base/status.h"
 #include "dispatch/kernel.h"
+#include "evolve/digest.h"
 
 namespace niche::evolve {
 
@@ -64,7 +66,8 @@ struct Verdict {
   double e_value = 0;  // evidence for FASTER, traffic-weighted problems pooled
   double compile_ms = 0;
   double evaluate_ms = 0;
-  std::string sandbox;  // which containments held: "rlimits+landlock+seccomp"
+  std::optional<Digest> digest;  // of a candidate for a GPU that was timed
+  std::string sandbox;           // which containments held: "rlimits+landlock+seccomp"
 
   bool faster() const { return status == VerdictStatus::kFaster; }
   std::string to_json() const;

@@ -9,7 +9,7 @@
 //   lang: cpp                         none: any
 //   op: rms_norm, softmax             none: any
 //   phase: draft, improve, repair     none: any
-//   bottleneck: memory, compute, latency, correctness, compile
+//   bottleneck: memory, compute, latency, occupancy, spills, correctness, compile
 //   symptom: words that a search should find it by
 //   error: text that an error message holds, any case (repeat the line)
 //   metric: speedup < 1               shown when the figure is so (repeat the line)

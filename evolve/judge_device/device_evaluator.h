@@ -18,6 +18,8 @@
 #include <string>
 
 #include "evolve/evaluator.h"
+#include "evolve/judge_device/device_digest.h"
+#include "evolve/judge_device/profiler.h"
 #include "evolve/probe/device_probe.h"
 
 namespace niche::evolve {
@@ -30,7 +32,9 @@ struct DeviceEvaluatorOptions {
   std::string cubin_cache_dir{};           // empty: none
   std::string arch = "sm_90a";
   int64_t l2_bytes = int64_t{60} << 20;
-  int host_threads = 4;  // for NVRTC and for the fp64 references
+  DevicePeaks peaks{};         // unknown: verdicts have no digest
+  ProfilerOptions profiler{};  // without ncu: profile() is kUnsupported
+  int host_threads = 4;        // for NVRTC and for the fp64 references
 };
 
 // kInvalid: what of the spec is wrong; kUnsupported: no NVRTC, or none that knows the architecture.

@@ -43,6 +43,7 @@ class DeviceEvaluator final : public Evaluator {
   std::vector<Verdict> screen(std::span<const Candidate> candidates) override;
   Judgement judge(const Candidate& candidate) override;
   dispatch::Status self_test() override;
+  dispatch::Result<Digest> profile(const Candidate& candidate) override;
   std::string describe() const override;
   std::string spent() const override;
 
@@ -134,6 +135,9 @@ class DeviceEvaluator final : public Evaluator {
   void reject(Verdict& v, Gate gate, const std::string& reason) const;
   void undecided(Verdict& v, Gate gate, const std::string& reason) const;
   bool take_outcome(const ProbeOutcome& o, Gate gate, Verdict* v) const;
+  // Of the heaviest problem that was timed; nothing where none was, or the device's peaks are not known.
+  void add_digest(const Trial& t, Verdict* v);
+  Digest digest_of(const Trial& t, const TimedProblem& p, double kernel_ns) const;
 
   // device_judge.cc
   void screen_together(std::vector<Screened>& list, Budget& until);

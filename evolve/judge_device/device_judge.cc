@@ -163,6 +163,7 @@ void DeviceEvaluator::time_together(const TimedProblem& p, std::span<Screened* c
     trials[k]->verdict->timing.push_back(out);
     trials[k]->library += p.weight;
     trials[k]->kernel += p.weight / ratio.median;
+    if (trials[k]->verdict->timing.size() == 1) add_digest(*trials[k]->trial, trials[k]->verdict);
   }
 }
 
@@ -217,6 +218,46 @@ bool DeviceEvaluator::judge_correctness(Trial& t, Budget& until, Verdict* v) {
   return true;
 }
 
+void DeviceEvaluator::add_digest(const Trial& t, Verdict* v) {
+  if (v->timing.empty() || !device_.peaks.known()) return;
+  v->digest = digest_of(t, problem_of(v->timing.front()), v->timing.front().kernel_ns);
+}
+
+Digest DeviceEvaluator::digest_of(const Trial& t, const TimedProblem& p, double kernel_ns) const {
+  const KernelSource& s = t.candidate->source;
+  const dispatch::Cost cost = spec_.op->cost(p.problem);
+  // What rotates through a sample's calls, against what the L2 holds.
+  const bool stays =
+      !p.cold && cost.bytes * race_of(p, false, 1).copies < static_cast<double>(device_.peaks.l2_bytes);
+  return compute_digest(device_.peaks, t.cubin->info, *s.cuda,
+                        {p.problem, cost, kernel_ns, !stays, uses_matrix_pipe(s.text)});
+}
+
+// The heaviest problem that its limits hold.
+dispatch::Result<Digest> DeviceEvaluator::profile(const Candidate& candidate) {
+  if (device_.profiler.ncu.empty()) return dispatch::unsupported("no profiler is set up");
+  NICHE_RETURN_IF_ERROR(ensure_baselines());
+  if (const std::string why = why_refused(candidate); !why.empty()) return dispatch::invalid(why);
+  std::vector<Trial> one(1);
+  Trial& t = one[0];
+  t.candidate = &candidate;
+  t.limits = limits_of(candidate.source);
+  compile(one);
+  if (!t.cubin.ok()) return t.cubin.status();
+  const auto p = std::find_if(problems_.begin(), problems_.end(),
+                              [&](const TimedProblem& x) { return guard_holds(t.limits, x.var_axes); });
+  if (p == problems_.end()) return dispatch::invalid("its limits hold none of the problems that are timed");
+  NICHE_RETURN_IF_ERROR(fill(*p, p->seed != 0 ? p->seed : case_id(p->problem, 0).seed));
+  ProbeJob job = job_for(t, p->problem);
+  job.args = p->args;
+  auto counters = run_profiler(device_.profiler, job, p->cold);
+  if (!counters.ok()) return counters.status();
+  // Stands for what the judge measured of it, where it did not.
+  Digest d = digest_of(t, *p, counters->us > 0 ? counters->us * 1e3 : 0);
+  d.counters = std::move(*counters);
+  return d;
+}
+
 TimedProblem& DeviceEvaluator::problem_of(const PointTiming& timing) {
   return *std::find_if(problems_.begin(), problems_.end(),
                        [&](const TimedProblem& p) { return p.var_axes == timing.var_axes; });
@@ -262,6 +303,7 @@ bool DeviceEvaluator::judge_timing(Trial& t, Budget& until, Verdict* v) {
     ambiguous = ambiguous || out.status == VerdictStatus::kAmbiguous;
   }
   v->e_value = weights > 0 ? pooled / weights : 0;
+  add_digest(t, v);
   if (any) return true;
   v->failed_gate = Gate::kTiming;
   v->status = ambiguous ? VerdictStatus::kAmbiguous : VerdictStatus::kNotFaster;

@@ -88,18 +88,6 @@ int complain(const Status& s) {
   return kNonsense;
 }
 
-Result<std::shared_ptr<const dispatch::CudaDevice>> open_device(
-    const std::function<Result<std::shared_ptr<const dispatch::CudaDriver>>()>& driver, int ordinal) {
-  auto d = driver();
-  if (!d.ok()) return d.status();
-  auto found = dispatch::CudaInfo::discover(**d);
-  if (!found.ok()) return found.status();
-  if (ordinal < 0 || ordinal >= static_cast<int>(found->size()))
-    return dispatch::not_found("no CUDA device " + std::to_string(ordinal) + ", " +
-                               std::to_string(found->size()) + " are there");
-  return dispatch::CudaDevice::open(*d, found->at(static_cast<size_t>(ordinal)));
-}
-
 // Empty: the context is sound.
 std::string lost_context(const dispatch::CudaDevice& device) {
   const dispatch::CudaDevice::Scope scope(device);
@@ -111,6 +99,17 @@ std::string lost_context(const dispatch::CudaDevice& device) {
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const dispatch::CudaDevice>> open_probed_device(const ProbeHooks& hooks, int ordinal) {
+  auto d = hooks.driver();
+  if (!d.ok()) return d.status();
+  auto found = dispatch::CudaInfo::discover(**d);
+  if (!found.ok()) return found.status();
+  if (ordinal < 0 || ordinal >= static_cast<int>(found->size()))
+    return dispatch::not_found("no CUDA device " + std::to_string(ordinal) + ", " +
+                               std::to_string(found->size()) + " are there");
+  return dispatch::CudaDevice::open(*d, found->at(static_cast<size_t>(ordinal)));
+}
 
 int probe_main(const ProbeHooks& hooks, int ordinal) {
   int type = 0;
@@ -130,7 +129,7 @@ int probe_main(const ProbeHooks& hooks, int ordinal) {
   if ((*memory)->bytes() < probe::StepNote::kBytes)
     return complain(dispatch::corrupt("too little shared memory"));
 
-  auto device = open_device(hooks.driver, ordinal);
+  auto device = open_probed_device(hooks, ordinal);
   // The library takes seconds to open a device: no burst could hold that.
   std::unique_ptr<LibraryForms> library;
   if (device.ok() && hooks.library) {

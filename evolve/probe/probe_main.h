@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 
+#include "dispatch/devices/cuda/cuda_device.h"
 #include "dispatch/devices/cuda/cuda_driver.h"
 #include "evolve/probe/library_forms.h"
 
@@ -18,6 +19,10 @@ struct ProbeHooks {
   // The library's forms on that device, made before the first job. Empty: races have none.
   std::function<dispatch::Result<std::unique_ptr<LibraryForms>>(int ordinal)> library{};
 };
+
+// Device `ordinal` of the hooks' driver, opened. kNotFound: there is none; kUnsupported: no driver.
+dispatch::Result<std::shared_ptr<const dispatch::CudaDevice>> open_probed_device(const ProbeHooks& hooks,
+                                                                                 int ordinal);
 
 // Exit status: 0: the DeviceProbe ended; 64: not started by one; 65: it spoke nonsense.
 int probe_main(const ProbeHooks& hooks, int ordinal = 0);

@@ -84,6 +84,12 @@ Result<SessionTree> SessionTree::load(store::Store& store, const std::string& id
   if (!evaluations.ok()) return evaluations.status();
   t.nodes = std::move(*nodes);
   t.evaluations = std::move(*evaluations);
+  for (const EvaluationRow& e : t.evaluations) {
+    const json verdict = object(e.verdict_json);
+    if (!verdict.contains("digest")) continue;
+    if (auto digest = digest_from_json(verdict["digest"].dump()); digest.ok())
+      t.digests[e.node] = std::move(*digest);
+  }
   for (const NodeRow& n : t.nodes) {
     // Screened template points keep no text; that is not an error.
     if (auto text = store.blob(n.source_hash); text.ok()) t.texts[n.id] = std::move(*text);
@@ -131,7 +137,7 @@ std::map<std::string, int> SessionTree::refused() const {
 
 std::string SessionTree::reason(int node) const {
   for (auto e = evaluations.rbegin(); e != evaluations.rend(); ++e)
-    if (e->node == node) return e->gate == "none" ? "" : e->gate + ": " + e->reason;
+    if (e->node == node && e->kind != "profile") return e->gate == "none" ? "" : e->gate + ": " + e->reason;
   return {};
 }
 
@@ -180,6 +186,24 @@ std::string sessions_table(const std::vector<SessionRow>& rows) {
   return out;
 }
 
+std::string digest_brief(const Digest& d) {
+  const auto percent = [](const char* name, double share) {
+    char text[48];
+    std::snprintf(text, sizeof text, "%s %.0f %%", name, 100 * share);
+    return std::string(text);
+  };
+  std::string out = diagnose(d).bottleneck;
+  if (d.roof >= 0) out += ", " + percent("roof", d.roof);
+  if (d.dram >= 0)
+    out += ", " + percent("DRAM", d.dram);
+  else if (d.l2 >= 0)
+    out += ", " + percent("L2", d.l2);
+  if (d.tensor >= 0) out += ", " + percent("tensor", d.tensor);
+  if (d.threads > 0) out += ", " + percent("occupancy", d.occupancy) + " by " + d.limiter;
+  if (d.spill_bytes > 0) out += ", spills " + std::to_string(d.spill_bytes) + " B";
+  return out;
+}
+
 std::string tree_text(const SessionTree& t, bool all) {
   const SessionRow& s = t.session;
   std::string out = s.id + "  " + s.definition + "  " + s.arch + "  " + shown_state(s) +
@@ -196,6 +220,9 @@ std::string tree_text(const SessionTree& t, bool all) {
       if (curve[n - 1] > 0) out += "  " + std::to_string(n) + ": " + speedup(curve[n - 1]);
     out += "  " + std::to_string(curve.size()) + ": " + speedup(curve.back()) + '\n';
   }
+  if (const auto d = t.digests.find(t.best()); d != t.digests.end())
+    out += "the best, " + std::to_string(d->first) + ": " + digest_text(d->second) + "\n  bottleneck " +
+           diagnosis_text(diagnose(d->second)) + '\n';
   std::set<int> shown;
   std::vector<const NodeRow*> by_cost;
   for (const NodeRow& n : t.nodes) {
@@ -224,6 +251,8 @@ std::string tree_text(const SessionTree& t, bool all) {
                                      : "~ ") +
            std::to_string(n->id) + ' ' + speedup(n->cost) + ' ' + n->outcome + "  " + n->made_by + ": " +
            t.change(*n);
+    if (const auto d = t.digests.find(n->id); d != t.digests.end())
+      out += "  {" + digest_brief(d->second) + '}';
     if (n->outcome == "failed") out += "  [" + t.reason(n->id).substr(0, 80) + ']';
     out += '\n';
     auto& c = children[n->id];

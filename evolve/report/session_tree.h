@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "evolve/digest.h"
 #include "evolve/store/store.h"
 
 namespace niche::evolve::report {
@@ -18,6 +19,7 @@ struct SessionTree {
   std::vector<store::EvaluationRow> evaluations;  // in order
   std::map<int, std::string> texts;               // of nodes whose text the store kept
   std::map<std::string, std::string> exchanges;   // of models, by hash
+  std::map<int, Digest> digests;                  // of nodes for a GPU that were timed; the last evaluation's
 
   // kNotFound: no such session. `id` may be a session's beginning, where only one begins so, or "last".
   static dispatch::Result<SessionTree> load(store::Store& store, const std::string& id);
@@ -42,7 +44,10 @@ std::string node_label(const store::NodeRow& node);
 // or of an older niche: nobody can tell from here), "stopped", "done".
 std::string shown_state(const store::SessionRow& session);
 std::string sessions_table(const std::vector<store::SessionRow>& rows);
-// "*": the best that is confirmed; "~": the best of a session that confirmed none.
+// A digest in a few words: "memory, roof 61 %, DRAM 61 %, occupancy 75 % by registers".
+std::string digest_brief(const Digest& digest);
+// "*": the best that is confirmed; "~": the best of a session that confirmed none. Of nodes with a digest its few words;
+// of the best its whole line and the bottleneck.
 // `all`: every node; else judged ones, programs, the ten best, and what leads to them.
 std::string tree_text(const SessionTree& tree, bool all);
 // One HTML page that needs nothing else: curve, tree, and a diff of each text to its parent's.

@@ -27,7 +27,8 @@ json about(const SessionTree& t) {
 
 std::string candidates(const SessionTree& t) {
   std::map<int, const store::EvaluationRow*> last;
-  for (const auto& e : t.evaluations) last[e.node] = &e;
+  for (const auto& e : t.evaluations)
+    if (e.kind != "profile") last[e.node] = &e;
   std::string out;
   for (const NodeRow& n : t.nodes) {
     json j = about(t);
@@ -45,6 +46,12 @@ std::string candidates(const SessionTree& t) {
       j["gate"] = e->second->gate;
       j["reason"] = e->second->reason;
       j["verdict"] = parsed(e->second->verdict_json);
+    }
+    if (const auto d = t.digests.find(n.id); d != t.digests.end()) {
+      const Diagnosis diagnosis = diagnose(d->second);
+      j["digest"] = parsed(digest_to_json(d->second));
+      j["bottleneck"] = diagnosis.bottleneck;
+      j["bottleneck_because"] = diagnosis.because;
     }
     out += line(j);
   }

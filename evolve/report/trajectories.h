@@ -1,7 +1,7 @@
 // Sessions as data for training: what was asked, what was answered, and what measuring said of it.
 //
 //   jsonl  one line a candidate: where it came from, its text where the store has it, outcome, gate, reason,
-//          cost and speed-up, the whole Verdict of its last evaluation
+//          cost and speed-up, the whole Verdict of its last evaluation; of GPU candidates digest and bottleneck
 //   sft    one line an answer of a model that gave a valid program better than its parent (or than the
 //          library, for drafts): {"messages": [system, user, assistant], "reward": speed-up, ...}
 //   dpo    pairs with one question: {"prompt": [system, user], "chosen", "rejected", "margin"}: programs of

@@ -81,6 +81,10 @@ std::string node_html(const SessionTree& t, const store::NodeRow& n, bool best) 
                     escaped(n.made_by + ": " + t.change(n));
   if (const std::string why = t.reason(n.id); !why.empty())
     out += " <i>" + escaped(why.substr(0, 400)) + "</i>";
+  if (const auto d = t.digests.find(n.id); d != t.digests.end())
+    out += "<details><summary>" + escaped(digest_brief(d->second)) + "</summary>" +
+           escaped(digest_text(d->second)) + "<br>" + escaped(diagnosis_text(diagnose(d->second))) +
+           "</details>";
   const auto mine = t.texts.find(n.id);
   if (mine == t.texts.end()) return out;
   const auto parent = t.texts.find(n.parent);

@@ -79,6 +79,7 @@ dispatch::Result<SessionEvent> run_local_session(SessionRequest request, LocalSe
   parts.on_event = std::move(options.on_event);
   parts.stop = std::move(options.stop);
   parts.model = options.model;
+  parts.profile = options.profile;
   std::unique_ptr<kb::SkillBook> skills;
   if (parts.model.skills == nullptr) {
     auto book = kb::SkillBook::open(request.cache_dir + "/skills.sqlite");

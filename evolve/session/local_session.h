@@ -27,6 +27,7 @@ struct LocalSessionOptions {
   std::string device{};                         // "cuda.sm_90a": CpuTarget::device
   std::shared_ptr<const CudaTarget> cuda{};     // CpuTarget::cuda
   ModelParts model;                             // its skills are opened here, in the cache directory
+  bool profile = false;                         // SessionParts::profile
 };
 
 // The session's last event. Before a session exists: kBusy: another process evolves this Definition (the

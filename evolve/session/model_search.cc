@@ -156,6 +156,19 @@ void ModelSearch::add_history(Choice& c, const std::vector<TemplateMaterial>& te
   task.attempts.insert(task.attempts.end(), valid.begin(), valid.end());
 }
 
+void ModelSearch::add_diagnosis(Choice& c, const std::vector<TemplateMaterial>& templates) const {
+  if (digests_ == nullptr || c.task.task == "repair") return;
+  const bool anew = c.parent < 0;
+  const auto at = digests_->find(!anew ? c.parent : templates.empty() ? -1 : templates[0].node);
+  if (at == digests_->end()) return;
+  c.task.metrics = digest_metrics(at->second);
+  c.task.diagnosis = diagnosis_section(
+      at->second,
+      anew ? "the best so far, template " + templates[0].label : "the program '" + c.task.parent_name + "'",
+      parts_.library != nullptr ? method_page(*parts_.library, at->second, arch_name(facts_.target))
+                                : nullptr);
+}
+
 void ModelSearch::ask(const std::function<std::vector<TemplateMaterial>()>& templates,
                       const Weighted& weighted) {
   if (!may_go_on() || !parts_.source->idle()) return;
@@ -166,6 +179,7 @@ void ModelSearch::ask(const std::function<std::vector<TemplateMaterial>()>& temp
   for (const TemplateMaterial& t : material) known_cost_[t.node] = t.cost;
   Choice c = choose(material, weighted);
   add_history(c, material, weighted);
+  add_diagnosis(c, material);
   if (c.task.failure.empty()) c.task.failure = std::exchange(last_failure_, {});
   if (parts_.library != nullptr)
     if (auto hits = parts_.library->search(knowledge_query(facts_, c.task)); hits.ok())

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "evolve/proposer/proposal_source.h"
+#include "evolve/session/diagnosis.h"
 #include "evolve/session/proposal_context.h"
 
 namespace niche::evolve {
@@ -54,6 +55,8 @@ class ModelSearch {
   ModelSearch(ModelParts parts, uint64_t seed, std::string session)
       : parts_(std::move(parts)), seed_(seed), session_(std::move(session)), trouble_(parts_.trouble) {}
   void set_facts(ProposalFacts facts) { facts_ = std::move(facts); }
+  // By node, of candidates for a GPU; outlives it.
+  void set_digests(const std::map<int, Digest>* digests) { digests_ = digests; }
 
   // A question is under way, or could be asked.
   bool may_go_on() const;
@@ -105,7 +108,11 @@ class ModelSearch {
   void add_history(Choice& choice, const std::vector<TemplateMaterial>& templates,
                    const std::function<double(const std::vector<double>&)>& weighted) const;
 
+  // What limits the parent, or the best so far where a program is written anew, and the one method for it.
+  void add_diagnosis(Choice& choice, const std::vector<TemplateMaterial>& templates) const;
+
   ModelParts parts_;
+  const std::map<int, Digest>* digests_ = nullptr;
   uint64_t seed_;
   std::string session_;
   ProposalFacts facts_;

@@ -151,7 +151,8 @@ std::string problem_text(const ProposalFacts& f) {
 
 std::string compose(const ProposalFacts& f, const ProposalTask& task) {
   std::string t = "# Problems\n\nTimes are summed by weight.\n" + problem_text(f);
-  if (const std::string b = likely_bottleneck(f); !b.empty()) t += "\nLikely bottleneck: " + b + ".\n";
+  if (const std::string b = likely_bottleneck(f); !b.empty() && task.diagnosis.empty())
+    t += "\nLikely bottleneck: " + b + ".\n";
   if (!task.attempts.empty()) {
     t += "\n# Attempts so far, the best last\n\nCost is time over the best library form's: 1 is even.\n";
     for (const Attempt& a : task.attempts) {
@@ -180,6 +181,7 @@ std::string compose(const ProposalFacts& f, const ProposalTask& task) {
   if (!task.second.empty())
     t += "\n# The program '" + task.second_name.substr(0, kNameBytes) + "'\n\n```cpp\n" + task.second +
          "```\n";
+  if (!task.diagnosis.empty()) t += '\n' + task.diagnosis;
   if (!task.failure.empty())
     t += "\n# What failed\n\n" + kb::quoted(clipped_error(task.failure, kReasonBytes));
   t += "\n# Now\n\n";
@@ -267,6 +269,7 @@ kb::Query knowledge_query(const ProposalFacts& f, const ProposalTask& task) {
   for (const ProblemBaseline& b : f.baselines)
     if (auto& least = q.metrics["fallback_us"]; least == 0 || b.fallback_ns * 1e-3 < least)
       least = b.fallback_ns * 1e-3;
+  q.metrics.insert(task.metrics.begin(), task.metrics.end());
   q.bytes_max = 6 << 10;
   return q;
 }

@@ -5,6 +5,7 @@
 // Thread-safety: pure functions of their arguments (and the library's index).
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ struct ProposalTask {
   std::string failure;              // gate and reason, for "repair"; or why the last answer was no program
   std::vector<Attempt> attempts;    // worst first, so that a reader continues the row
   double best_cost = 1;
+  std::string diagnosis;  // diagnosis.h's section on the parent, or on the best so far; empty: none
+  std::map<std::string, double> metrics;  // of that digest, for the knowledge base
   std::vector<kb::Hit> notes;
   std::vector<kb::Skill> skills;
 };

@@ -37,6 +37,7 @@ struct SessionParts {
   std::function<void(const SessionEvent&)> on_event;  // empty: nobody listens
   std::function<bool()> stop;                         // asked between steps; empty: never
   ModelParts model;                                   // programs beside template points; default: none
+  bool profile = false;  // at the end, the evaluator's profiler looks at the best candidate
 };
 
 class Session {

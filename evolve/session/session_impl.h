@@ -24,6 +24,8 @@ namespace niche::evolve {
 
 // What a judgement and a screen are expected to take before one was made.
 inline constexpr double kJudgeSecondsGuess = 3, kScreenSecondsGuess = 1;
+// An evaluation that adds a profiler's counters to a node's digest, and changes no result.
+inline constexpr const char* kProfileKind = "profile";
 uint64_t system_entropy();  // never 0
 
 class SessionImpl final : public Session {
@@ -88,6 +90,8 @@ class SessionImpl final : public Session {
   void apply_screen(int node, const Verdict& verdict, std::vector<store::EvaluationRow>& rows);
   void judge(int node);
   bool judge_if_due(bool last_chance);
+  // What a profiler says of the best candidate, where the caller wants it. A trouble is told, and ends nothing.
+  void profile_best();
   // The record's file name; empty where there is no sink.
   dispatch::Result<std::string> commit(int node, const RenderedPoint& rendered, const Judgement& judgement);
   void count_rejection(const Verdict& verdict) {
@@ -131,6 +135,9 @@ class SessionImpl final : public Session {
 
   search::Tree tree_;
   std::vector<std::vector<double>> node_costs_;  // by node, a cost a problem; empty: not valid
+  int best_verified_ = search::kNoNode;
+  double best_verified_cost_ = 0;
+  std::map<int, Digest> digests_;  // by node, of candidates for a GPU that were timed
   std::unique_ptr<search::Policy> policy_;
   search::Stagnation stagnation_;
   std::unique_ptr<Evaluator> evaluator_;

@@ -21,6 +21,7 @@ constexpr int kWaitMs = 100;                   // for an answer, when there is n
 
 void SessionImpl::start_models() {
   models_->set_facts({op_.get(), definition_.get(), parts_.target, baselines_});
+  models_->set_digests(&digests_);
 }
 
 KernelSource SessionImpl::source_of(int node, const std::string& suffix) const {

@@ -154,6 +154,8 @@ void SessionImpl::credit_advice(int node) {
 // One result reaches tree, policy, stagnation and plan: live and on replay alike.
 void SessionImpl::apply(const store::EvaluationRow& row, const Verdict* verdict) {
   const bool first = !settled(row.node);
+  if (verdict != nullptr && verdict->digest) digests_[row.node] = *verdict->digest;
+  if (row.kind == kProfileKind) return;
   set_costs(row, verdict);
   if (row.kind == "judge") {
     const double seconds = verdict != nullptr ? verdict->evaluate_ms * 1e-3 : 0;
@@ -164,6 +166,8 @@ void SessionImpl::apply(const store::EvaluationRow& row, const Verdict* verdict)
     else
       plan_.judged(row.node, faster ? costs_.proven(*verdict) : std::vector<double>{}, seconds);
     kernels_ += faster;
+    if (faster && (best_verified_ == kNoNode || row.cost < best_verified_cost_))
+      best_verified_ = row.node, best_verified_cost_ = row.cost;
     if (verdict != nullptr) count_rejection(*verdict);
     return;
   }
@@ -286,6 +290,28 @@ void SessionImpl::judge(int node) {
     emit(e);
   }
   recorder_.source(rendered.source.text);
+  recorder_.evaluations({row});
+}
+
+void SessionImpl::profile_best() {
+  const int node = best_verified_ != kNoNode ? best_verified_ : tree_.best();
+  if (!parts_.profile || node == kNoNode) return;
+  const RenderedPoint rendered = this->rendered(node);
+  auto digest = evaluator_->profile({label(node), rendered.source});
+  if (!digest.ok()) {
+    if (warning_.empty()) warning_ = "no profile of " + label(node) + ": " + digest.status().to_string();
+    return;
+  }
+  // What it takes is what the judge measured of it; a profiler's passes have other clocks and caches.
+  const auto [known, fresh] = digests_.emplace(node, *digest);
+  if (!fresh) known->second.counters = digest->counters;
+  Verdict v;
+  v.digest = known->second;
+  store::EvaluationRow row;
+  row.node = node;
+  row.kind = kProfileKind;
+  row.gate = gate_name(Gate::kNone);
+  row.verdict_json = v.to_json();
   recorder_.evaluations({row});
 }
 

@@ -43,7 +43,7 @@ struct NodeRow {
 struct EvaluationRow {
   int64_t seq = 0;  // order within the store; given by it
   int node = 0;
-  std::string kind;     // "screen", "judge", "duplicate"
+  std::string kind;  // "screen", "judge", "duplicate", "profile" (no outcome of its own: the node's stands)
   std::string outcome;  // becomes the node's
   std::string gate;     // first failed gate, or "none"
   std::string reason;

@@ -180,6 +180,7 @@ Status Store::add_evaluations(const std::string& session, std::span<const Evalua
     if (!s.ok()) return s.status();
     s->bind(session).bind(r.node).bind(r.kind).bind(r.outcome).bind(r.gate).bind(r.reason).bind(r.cost);
     NICHE_RETURN_IF_ERROR(s->bind(r.verdict_json).bind(r.artefact_hash).run());
+    if (r.outcome.empty()) continue;  // tells more about a candidate, and changes no result
     auto u = db_->prepare("UPDATE nodes SET outcome=?, cost=? WHERE session=? AND id=?");
     if (!u.ok()) return u.status();
     NICHE_RETURN_IF_ERROR(u->bind(r.outcome).bind(r.cost).bind(session).bind(r.node).run());

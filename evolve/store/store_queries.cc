@@ -39,7 +39,8 @@ Result<std::vector<SessionRow>> Store::query_sessions(std::string_view where, st
   auto s = db_->prepare(
       "SELECT id, definition, definition_json, op, dtype, arch, problems_json, request_json, state, reason, "
       "started_unix_ns, ended_unix_ns, "
-      "(SELECT count(*) FROM evaluations e WHERE e.session=sessions.id AND e.kind<>'duplicate'), "
+      "(SELECT count(*) FROM evaluations e WHERE e.session=sessions.id AND e.kind NOT IN "
+      "('duplicate','profile')), "
       "(SELECT min(cost) FROM nodes n WHERE n.session=sessions.id AND n.cost>0), process, "
       "(SELECT min(cost) FROM nodes n WHERE n.session=sessions.id AND n.cost>0 AND n.outcome='faster') "
       "FROM sessions WHERE " +

@@ -19,6 +19,7 @@
 #include "runtime/host_environment.h"
 #include "runtime/torch/worker.h"
 #ifdef NICHE_WITH_CUDA
+#include "evolve/judge_device/profiler.h"
 #include "runtime/torch/cuda_worker.h"
 #endif
 
@@ -47,7 +48,7 @@ struct Options {
   double seconds = 60, target = 0;
   int evaluations = 2000, threads = 1, batch = 8;
   uint64_t seed = 0;
-  bool cold = false, resume = false;
+  bool cold = false, resume = false, profile = false;
   evolve::ModelRequest model;
   std::string knowledge;
 };
@@ -112,9 +113,18 @@ void show(ProgressLine& line, const Options& o, const SessionEvent& e) {
 class Devices {
  public:
 #ifdef NICHE_WITH_CUDA
-  dispatch::Status use(const evolve::SessionRequest& request, evolve::LocalSessionOptions* session) {
-    auto made = cuda_session(request, gate_, clock_);
+  dispatch::Status use(const evolve::SessionRequest& request, bool profile,
+                       evolve::LocalSessionOptions* session) {
+    std::string ncu;
+    if (profile) {
+      auto found = evolve::find_ncu();
+      if (!found.ok())
+        std::fprintf(stderr, "niche: %s; going on without a profile\n", found.status().message().c_str());
+      if (found.ok()) ncu = std::move(*found);
+    }
+    auto made = profiled_cuda_session(request, gate_, clock_, ncu);
     if (!made.ok()) return made.status();
+    session->profile = !ncu.empty();
     session_ = std::move(*made);
     session->families = &session_.families;
     session->environment = session_.environment;
@@ -129,7 +139,7 @@ class Devices {
   evolve::PermitGate gate_{{.burst_ns = 20'000'000, .duty = 1.0}, clock_, [] { return evolve::Traffic(); }};
   evolve::DeviceSession session_;
 #else
-  dispatch::Status use(const evolve::SessionRequest& request, evolve::LocalSessionOptions*) {
+  dispatch::Status use(const evolve::SessionRequest& request, bool, evolve::LocalSessionOptions*) {
     return dispatch::unsupported("device '" + request.device +
                                  "': this build has no CUDA (./dev build cuda)");
   }
@@ -187,7 +197,7 @@ int run(const Options& o) {
     session.families = &(*bench)->families;
     session.environment = *environment;
     session.make_evaluator = evolve::make_evaluator;
-  } else if (const dispatch::Status s = devices.use(request, &session); !s.ok()) {
+  } else if (const dispatch::Status s = devices.use(request, o.profile, &session); !s.ok()) {
     return fail(s);
   }
   session.evaluator_options.child_start = torch_child_start;
@@ -239,6 +249,8 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
       ->check(device_name())
       ->capture_default_str();
   c->add_option("--seed", o->seed, "0: from the system");
+  c->add_flag("--profile", o->profile, "at the end, Nsight Compute looks at the best kernel of a GPU")
+      ->needs(c->get_option("--device"));
   c->add_flag("--cold", o->cold, "judge with cold caches");
   c->add_flag("--resume", o->resume, "go on with this Definition's unfinished session");
   c->add_option("--proposer", o->model.proposer,

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "dispatch/devices/cuda/cuda_driver.h"
+#include "dispatch/devices/cuda/cuda_info.h"
 #include "evolve/cuda_template_family.h"
 #include "evolve/probe/permit_gate.h"
 #include "kernels_cache/environment.h"
@@ -37,5 +38,7 @@ dispatch::Result<kernels_cache::Environment> cuda_environment(const dispatch::Cu
                                                               const std::string& compiler);
 // What generated code runs on.
 dispatch::Result<evolve::CudaTarget> cuda_target(const dispatch::CudaDriver& driver, int ordinal);
+// The device itself: detected again at each call.
+dispatch::Result<dispatch::CudaInfo> cuda_info(const dispatch::CudaDriver& driver, int ordinal);
 
 }  // namespace niche

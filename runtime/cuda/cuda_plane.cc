@@ -27,15 +27,6 @@ dispatch::CudaInfo named(const std::vector<dispatch::CudaInfo>& found, int ordin
   return found[static_cast<size_t>(ordinal)];
 }
 
-Result<dispatch::CudaInfo> info_of(const CudaDriver& driver, int ordinal) {
-  auto found = dispatch::CudaInfo::discover(driver);
-  if (!found.ok()) return found.status();
-  if (ordinal < 0 || ordinal >= static_cast<int>(found->size()))
-    return dispatch::not_found("no CUDA device " + std::to_string(ordinal) + ", " +
-                               std::to_string(found->size()) + " are there");
-  return named(*found, ordinal);
-}
-
 // Blocks of device memory, one a stream that asks, made before kernels that need them are published. A block
 // is its stream's for ever: calls of one stream run in order.
 class Workspaces {
@@ -227,7 +218,7 @@ Result<kernels_cache::Environment> cuda_environment(const CudaDriver& driver, in
                                                     const std::vector<std::string>& libraries,
                                                     const std::vector<std::string>& op_libraries,
                                                     const std::string& compiler) {
-  auto info = info_of(driver, ordinal);
+  auto info = cuda_info(driver, ordinal);
   if (!info.ok()) return info.status();
   auto e = host_environment(libraries, op_libraries, false);
   if (!e.ok()) return e.status();
@@ -240,8 +231,17 @@ Result<kernels_cache::Environment> cuda_environment(const CudaDriver& driver, in
   return e;
 }
 
+Result<dispatch::CudaInfo> cuda_info(const CudaDriver& driver, int ordinal) {
+  auto found = dispatch::CudaInfo::discover(driver);
+  if (!found.ok()) return found.status();
+  if (ordinal < 0 || ordinal >= static_cast<int>(found->size()))
+    return dispatch::not_found("no CUDA device " + std::to_string(ordinal) + ", " +
+                               std::to_string(found->size()) + " are there");
+  return named(*found, ordinal);
+}
+
 Result<evolve::CudaTarget> cuda_target(const CudaDriver& driver, int ordinal) {
-  auto info = info_of(driver, ordinal);
+  auto info = cuda_info(driver, ordinal);
   if (!info.ok()) return info.status();
   evolve::CudaTarget t;
   t.arch = info->arch();

@@ -8,6 +8,7 @@
 #include "evolve/device_family.h"
 #include "evolve/judge_device/device_evaluator.h"
 #include "evolve/probe/probe_main.h"
+#include "evolve/probe/probe_once.h"
 #include "evolve/toolchain/cuda_toolchain.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/ops/cuda/families.h"
@@ -35,6 +36,12 @@ Result<int> ordinal_of(const std::string& device) {
 
 Result<evolve::DeviceSession> cuda_session(const evolve::SessionRequest& request,
                                            evolve::PermitSource& permits, const dispatch::Clock& clock) {
+  return profiled_cuda_session(request, permits, clock, "");
+}
+
+Result<evolve::DeviceSession> profiled_cuda_session(const evolve::SessionRequest& request,
+                                                    evolve::PermitSource& permits,
+                                                    const dispatch::Clock& clock, const std::string& ncu) {
   auto ordinal = ordinal_of(request.device);
   if (!ordinal.ok()) return ordinal.status();
   auto driver = dispatch::CudaDriver::load();
@@ -51,10 +58,18 @@ Result<evolve::DeviceSession> cuda_session(const evolve::SessionRequest& request
   options.probe.program = "/proc/self/exe";
   options.probe.args = {"probe", std::to_string(*ordinal)};
   options.probe.memory_bytes = kProbeMemoryBytes;
+  if (!ncu.empty()) {
+    std::error_code unknown;
+    options.profiler.ncu = ncu;
+    options.profiler.program =
+        std::filesystem::read_symlink("/proc/self/exe", unknown).string();  // ncu has its own
+    options.profiler.args = options.probe.args;
+  }
   options.permits = &permits;
   options.clock = &clock;
   options.arch = target->arch;
   options.l2_bytes = target->l2_bytes;
+  if (auto info = cuda_info(**driver, *ordinal); info.ok()) options.peaks = evolve::DevicePeaks::of(*info);
   options.host_threads =
       std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, kHostThreadsMax);
   options.cubin_cache_dir = request.cache_dir + "/cubins";
@@ -76,8 +91,10 @@ Result<evolve::DeviceSession> cuda_session(const evolve::SessionRequest& request
 }
 
 int cuda_probe_main(int argc, char** argv) {
-  return evolve::probe_main({[] { return dispatch::CudaDriver::load(); }, torch_cuda_forms},
-                            argc > 2 ? std::atoi(argv[2]) : 0);
+  const int ordinal = argc > 2 ? std::atoi(argv[2]) : 0;
+  const evolve::ProbeHooks hooks{[] { return dispatch::CudaDriver::load(); }, torch_cuda_forms};
+  const std::string once = evolve::once_directory(argc, argv);
+  return once.empty() ? evolve::probe_main(hooks, ordinal) : evolve::probe_once(hooks, ordinal, once);
 }
 
 }  // namespace niche

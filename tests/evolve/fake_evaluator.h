@@ -25,6 +25,9 @@ struct FakeWorld {
   Gate failing_gate = Gate::kSmoke;
   // The judge's answer, when it is not what the screen saw.
   std::function<VerdictStatus(const Params&)> judge_status;
+  std::function<Digest(const Params&)> digest;  // of what is timed; empty: none
+  dispatch::Result<Digest> profiled = dispatch::unsupported("no profiler");
+  std::vector<std::string> profiles;
   int crash_after_screens = -1;  // throws in the screen after so many: a process that dies
   dispatch::Status baseline_status;
 
@@ -82,6 +85,10 @@ class FakeEvaluator final : public Evaluator {
     j.compiler = "fake 1.0";
     return j;
   }
+  dispatch::Result<Digest> profile(const Candidate& c) override {
+    world_.profiles.push_back(c.id);
+    return world_.profiled;
+  }
   std::string describe() const override { return "fake"; }
 
  private:
@@ -115,6 +122,7 @@ class FakeEvaluator final : public Evaluator {
       t.status = status == VerdictStatus::kFaster && cost >= 0.99 ? VerdictStatus::kNotFaster : status;
       v.timing.push_back(t);
     }
+    if (world_.digest) v.digest = world_.digest(params);
     v.guard.var_count = 1;
     v.guard.var[0] = {1, 1 << 20, 1};
     if (status == VerdictStatus::kNotFaster) v.failed_gate = Gate::kTiming;

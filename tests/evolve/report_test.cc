@@ -9,6 +9,7 @@
 #include "evolve/report/session_tree.h"
 #include "evolve/report/trajectories.h"
 #include "evolve/store/process_mark.h"
+#include "evolve/verdict.h"
 #include "tests/evolve/temp_dir.h"
 
 namespace niche::evolve::report {
@@ -117,6 +118,61 @@ TEST_F(Report, PageIsEscapedAndHasTheDiff) {
   EXPECT_NE(page.find("<polyline"), std::string::npos);
   EXPECT_NE(page.find("<summary>source</summary>"), std::string::npos);
   EXPECT_EQ(page.find("http"), std::string::npos);  // it needs nothing else
+}
+
+// Of a candidate for a GPU: what its verdict's digest says, in tree, page and export; a profile adds counters to it and
+// changes no result.
+TEST_F(Report, ShowsWhatBoundsACandidate) {
+  Digest d;
+  d.kernel_us = 18, d.dram = 0.61, d.l2 = 0.2, d.flops_per_byte = 1, d.ridge = 200, d.roof = 0.61;
+  d.registers = 40, d.threads = 256, d.blocks = 4096, d.blocks_per_sm = 6, d.occupancy = 0.75;
+  d.limiter = "registers", d.waves = 5.2, d.multiprocessors = 132;
+  const auto evaluate = [&](int node, const std::string& kind, const std::string& outcome,
+                            const Digest& digest) {
+    Verdict v;
+    v.digest = digest;
+    store::EvaluationRow e;
+    e.node = node, e.kind = kind, e.outcome = outcome, e.cost = 0.48, e.gate = "none";
+    e.verdict_json = v.to_json();
+    EXPECT_TRUE(store_->add_evaluations("20261129T1-aa", std::span(&e, 1)).ok());
+  };
+  const int evaluations = load().session.evaluations;
+  evaluate(1, "screen", "screened", d);
+  evaluate(kProgram, "judge", "faster", d);
+  Digest counted = d;
+  counted.counters = ProfilerCounters();
+  counted.counters->dram = 0.9;
+  counted.counters->stalls = {{"long_scoreboard", 1}};
+  evaluate(kProgram, "profile", "", counted);
+  const SessionTree t = load();
+  EXPECT_EQ(t.session.evaluations, evaluations + 2) << "a profile is no evaluation";
+  EXPECT_EQ(t.find(kProgram)->outcome, "faster") << "a profile changes no outcome";
+  EXPECT_DOUBLE_EQ(t.find(kProgram)->cost, 0.48);
+  const std::string text = tree_text(t, true), page = tree_page(t);
+  EXPECT_NE(text.find("- 1 2.083x screened  improve: rows=1->4  {memory, roof 61 %, DRAM 61 %, occupancy 75 "
+                      "% by registers}"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("the best, 1048576: 18.00 us: DRAM 61 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("counted: DRAM 90 %; waits: long_scoreboard 100 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  bottleneck memory: 1 flops a byte, left of the ridge at 200: DRAM at 90 %\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(page.find("<summary>memory, roof 61 %, DRAM 61 %, occupancy 75 % by registers</summary>"),
+            std::string::npos);
+  const auto all = lines("jsonl");
+  EXPECT_EQ(all[1]["digest"]["registers"], 40);
+  EXPECT_EQ(all[3]["digest"]["counters"]["dram"], 0.9);
+  EXPECT_EQ(all[3]["bottleneck"], "memory");
+  EXPECT_FALSE(all[0].contains("digest"));
+}
+
+// A store of before: its verdicts have no digest, and nothing is shown of one.
+TEST_F(Report, AStoreWithoutDigestsIsShownAsItWas) {
+  const std::string text = tree_text(load(), true);
+  EXPECT_EQ(text.find('{'), std::string::npos) << text;
+  EXPECT_EQ(text.find("bottleneck"), std::string::npos) << text;
+  for (const json& j : lines("jsonl")) EXPECT_FALSE(j.contains("bottleneck"));
 }
 
 TEST(LineDiff, ShowsWhatChangedWithContext) {

@@ -105,6 +105,7 @@ class SessionModels : public testing::Test {
     p.ops = &ops_;
     p.families = &families_;
     p.target.avx2 = true;
+    p.target.device = device_;
     p.make_evaluator = [this](EvaluatorSpec spec,
                               EvaluatorOptions options) -> Result<std::unique_ptr<Evaluator>> {
       return std::unique_ptr<Evaluator>(
@@ -136,6 +137,7 @@ class SessionModels : public testing::Test {
   FakeWorld world_;
   FakeModel model_;
   ListSink sink_;
+  std::string device_;  // CpuTarget::device
   int questions_max_ = 3;
   int64_t context_bytes_max_ = 0;
 };
@@ -151,6 +153,50 @@ class NoFamily : public SessionModels {
     };
   }
 };
+
+// One bottleneck, one method: of the parent, and of the best so far where a program is written anew.
+TEST_F(SessionModels, AQuestionSaysWhatLimitsTheParentAndTheMethodForIt) {
+  device_ = "cuda.sm_90a";
+  world_.digest = [](const Params& p) {
+    Digest d;
+    d.kernel_us = 20, d.dram = 0.5, d.l2 = 0.2, d.flops_per_byte = 1, d.ridge = 200, d.roof = 0.5;
+    d.registers = 255, d.threads = 256, d.blocks = 4096, d.blocks_per_sm = 1, d.occupancy = 0.125;
+    d.limiter = "registers", d.waves = 31, d.multiprocessors = 132;
+    d.spill_bytes = p.contains("free") ? 0 : 64;  // the templates spill, the program does not
+    return d;
+  };
+  model_.answers = {program("free=30", 1), program("free=30", 2), program("free=30", 3)};
+  questions_max_ = 8;
+  ASSERT_EQ(run().kind, SessionEvent::Kind::kDone);
+  ASSERT_GE(model_.requests.size(), 2u);
+  const auto has = [](const proposer::ProposalRequest& r, const char* what) {
+    return r.prompt.find(what) != std::string::npos;
+  };
+  // A draft is told of the best template's trouble, in its words and with its numbers.
+  EXPECT_TRUE(has(model_.requests[0], "# What the best so far, template toy.rows"))
+      << model_.requests[0].prompt;
+  EXPECT_TRUE(has(model_.requests[0], "One bottleneck: spills: 64 bytes")) << model_.requests[0].prompt;
+  EXPECT_TRUE(has(model_.requests[0], "One method, \"When registers spill on a GPU\""));
+  EXPECT_FALSE(has(model_.requests[0], "Likely bottleneck")) << "two bottlenecks were named";
+  bool of_program = false;
+  for (const auto& r : model_.requests)
+    if (has(r, "# What the program 'free=30' is limited by")) {
+      of_program = true;
+      EXPECT_TRUE(has(r, "One bottleneck: occupancy: only 12 % of the warps fit, limited by registers"))
+          << r.prompt;
+      EXPECT_TRUE(has(r, "One method, \"When too few warps fit on a multiprocessor\""));
+    }
+  EXPECT_TRUE(of_program);
+}
+
+TEST_F(SessionModels, WithoutADigestAQuestionIsAsItWas) {
+  model_.answers = {program("free=60", 1)};
+  questions_max_ = 1;
+  ASSERT_EQ(run().kind, SessionEvent::Kind::kDone);
+  ASSERT_EQ(model_.requests.size(), 1u);
+  EXPECT_EQ(model_.requests[0].prompt.find("One bottleneck"), std::string::npos);
+  EXPECT_NE(model_.requests[0].prompt.find("Likely bottleneck"), std::string::npos);
+}
 
 TEST_F(NoFamily, ProgramsAloneAreASession) {
   for (const std::string& policy : search::policy_names()) {

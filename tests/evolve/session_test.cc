@@ -66,6 +66,7 @@ class SessionTest : public testing::Test {
     p.store = store_.get();
     p.clock = &world_.clock;
     p.on_event = [this](const SessionEvent& e) { events_.push_back(e); };
+    p.profile = profile_;
     return p;
   }
   SessionEvent run() {
@@ -97,6 +98,7 @@ class SessionTest : public testing::Test {
   FamilyRegistry families_;
   std::shared_ptr<const dispatch::Definition> definition_;
   FakeWorld world_;
+  bool profile_ = false;
   ListSink sink_;
   std::unique_ptr<store::Store> store_;
   SessionRequest request_;
@@ -426,6 +428,49 @@ TEST_F(SessionTest, AnEndedSessionIsNotResumedAndSaysWhy) {
   ASSERT_FALSE(again.ok());
   EXPECT_NE(again.status().message().find("session s1 has ended (" + row->reason + ")"), std::string::npos)
       << again.status().message();
+}
+
+// What a profiler says of the best verified candidate is kept beside it, and costs the session nothing when it fails.
+TEST_F(SessionTest, TheBestIsProfiledAtTheEnd) {
+  open_store();
+  world_.digest = [](const Params& p) {
+    Digest d;
+    d.kernel_us = 10, d.registers = 10 * p.at("rows");
+    return d;
+  };
+  Digest counted;
+  counted.counters = ProfilerCounters();
+  counted.counters->dram = 0.7;
+  world_.profiled = counted;
+  profile_ = true;
+  const SessionEvent e = run();
+  EXPECT_EQ(e.kind, Kind::kDone) << e.reason;
+  ASSERT_EQ(world_.profiles.size(), 1u);
+  const auto rows = *store_->evaluations("s1");
+  ASSERT_FALSE(rows.empty());
+  EXPECT_EQ(rows.back().kind, "profile");
+  const auto nodes = *store_->nodes("s1");
+  EXPECT_EQ(nodes[static_cast<size_t>(rows.back().node)].outcome, "faster");
+  EXPECT_GT(nodes[static_cast<size_t>(rows.back().node)].cost, 0);
+  const auto verdict = Verdict::from_json(rows.back().verdict_json);
+  ASSERT_TRUE(verdict.ok() && verdict->digest && verdict->digest->counters);
+  EXPECT_DOUBLE_EQ(verdict->digest->counters->dram, 0.7);
+  EXPECT_GT(verdict->digest->registers, 0) << "what was computed of it stays";
+}
+
+TEST_F(SessionTest, AProfilerThatFailsIsToldAndEndsNothing) {
+  world_.profiled = dispatch::device_error("ERR_NVGPUCTRPERM");
+  profile_ = true;
+  const SessionEvent e = run();
+  EXPECT_EQ(e.kind, Kind::kDone);
+  EXPECT_FALSE(sink_.records.empty());
+  EXPECT_NE(e.reason.find("no profile of"), std::string::npos) << e.reason;
+  EXPECT_NE(e.reason.find("ERR_NVGPUCTRPERM"), std::string::npos) << e.reason;
+  profile_ = false;
+  world_.profiles.clear();
+  request_.session_id = "s2";
+  run();
+  EXPECT_TRUE(world_.profiles.empty()) << "nobody asked for it";
 }
 
 TEST_F(SessionTest, TheStoreTellsTheWholeStory) {

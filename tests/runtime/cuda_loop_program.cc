@@ -1,10 +1,12 @@
 // Worker and probe of cuda_loop_test, over the fake driver.
+#include <cstdio>
 #include <cstring>
 
 #include "evolve/definition_json.h"
 #include "evolve/device_family.h"
 #include "evolve/judge_device/device_evaluator.h"
 #include "evolve/probe/probe_main.h"
+#include "evolve/probe/probe_once.h"
 #include "evolve/proposer/proposal_source.h"
 #include "evolve/toolchain/cuda_toolchain.h"
 #include "evolve/worker/worker_main.h"
@@ -66,6 +68,7 @@ Result<evolve::DeviceSession> session(const evolve::SessionRequest& request, evo
   options.clock = &clock;
   options.arch = target->arch;
   options.l2_bytes = 1 << 20;
+  if (auto info = cuda_info(*driver, 0); info.ok()) options.peaks = evolve::DevicePeaks::of(*info);
   evolve::CudaFamilyRegistry families;
   families.add(std::make_shared<AffineCudaFamily>());
   evolve::DeviceSession s;
@@ -133,15 +136,24 @@ int main(int argc, char** argv) {
   dispatch::fake_cuda::reset();
   testing_ops::teach_fake_device();
   dispatch::fake_cuda::state().events_done = false;  // a pacer is never over before the host is done
-  if (argc > 1 && std::strcmp(argv[1], "probe") == 0)
-    return evolve::probe_main({[] {
-                                 return dispatch::Result<std::shared_ptr<const dispatch::CudaDriver>>(
-                                     dispatch::fake_cuda::driver());
-                               },
-                               [](int) {
-                                 return dispatch::Result<std::unique_ptr<evolve::LibraryForms>>(
-                                     std::make_unique<testing_ops::Forms>());
-                               }});
+  if (argc > 1 && std::strcmp(argv[1], "probe") == 0) {
+    const evolve::ProbeHooks hooks{
+        [] {
+          return dispatch::Result<std::shared_ptr<const dispatch::CudaDriver>>(dispatch::fake_cuda::driver());
+        },
+        [](int) {
+          return dispatch::Result<std::unique_ptr<evolve::LibraryForms>>(
+              std::make_unique<testing_ops::Forms>());
+        }};
+    const std::string once = evolve::once_directory(argc, argv);
+    if (once.empty()) return evolve::probe_main(hooks);
+    const int code = evolve::probe_once(hooks, 0, once);
+    // What a profiler would have seen.
+    std::printf("launches");
+    for (const auto& l : dispatch::fake_cuda::state().launches) std::printf(" %s", l.symbol.c_str());
+    std::printf("\n");
+    return code;
+  }
   dispatch::OpRegistry ops;
   evolve::FamilyRegistry families;
   if (!ops.add(testing_ops::device_affine()).ok()) return 1;

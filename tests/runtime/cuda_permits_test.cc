@@ -2,6 +2,11 @@
 // gate that counts. The scenario is that of the ranker's map_id on an H200 (docs/cuda.md): a batch of eight candidates
 // screened, two judged, eight problems seen.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
 
 #include "evolve/judge_device/device_evaluator.h"
 #include "tests/runtime/cuda_affine.h"
@@ -59,6 +64,8 @@ class CudaPermits : public ::testing::Test {
     device.permits = &gate;
     device.clock = &clock;
     device.l2_bytes = 1 << 20;
+    device.peaks = peaks;
+    device.profiler = profiler;
     evolve::EvaluatorOptions options;
     options.seed = 7;
     options.judge_seconds_max = options.screen_seconds_max = 120;
@@ -68,6 +75,8 @@ class CudaPermits : public ::testing::Test {
   }
   SystemClock clock;
   Counting gate;
+  evolve::DevicePeaks peaks;
+  evolve::ProfilerOptions profiler;
 };
 
 TEST_F(CudaPermits, FirstVerifiedKernelTakesFewPermits) {
@@ -97,6 +106,81 @@ TEST_F(CudaPermits, FirstVerifiedKernelTakesFewPermits) {
   EXPECT_LE(gate.permits, 400u);
   EXPECT_EQ(gate.revoked, 0u);
   EXPECT_FALSE(gate.out);
+}
+
+// The digest of what is timed, computed from the cubin that NVRTC made, the plan, the counts and the device's time.
+TEST_F(CudaPermits, WhatIsTimedHasADigest) {
+  fake_cuda::reset();
+  const auto found = CudaInfo::discover(*fake_cuda::driver());
+  ASSERT_TRUE(found.ok());
+  peaks = evolve::DevicePeaks::of(found->at(0));
+  auto e = evaluator();
+  const std::vector<evolve::Candidate> batch = {candidate(3, 0), candidate(1, 1)};
+  const auto verdicts = e->screen(batch);
+  ASSERT_TRUE(verdicts[0].digest.has_value()) << verdicts[0].reason;
+  EXPECT_FALSE(verdicts[1].digest.has_value()) << "a wrong one is not timed";
+  const auto judged = e->judge(batch[0]).verdict;
+  ASSERT_TRUE(judged.digest.has_value()) << judged.reason;
+  const evolve::Digest& d = *judged.digest;
+  EXPECT_EQ(d.var_axes, std::vector<int64_t>{200}) << "the heaviest problem";
+  EXPECT_NEAR(d.kernel_us, kFastUs, 0.5);
+  EXPECT_LT(d.dram, 0) << "it stays in the L2";
+  EXPECT_NEAR(d.l2, 8.0 * 200 * kN / (d.kernel_us * 1e3) / peaks.l2, 1e-9);
+  EXPECT_NEAR(d.fma, 2.0 * 200 * kN / (d.kernel_us * 1e3) / peaks.fma32, 1e-9);
+  EXPECT_EQ(d.symbol, "affine_fast");
+  EXPECT_GT(d.registers, 0);
+  EXPECT_EQ(d.threads, 128);
+  EXPECT_EQ(d.blocks, 50);
+  EXPECT_EQ(d.blocks_per_sm, 16) << "2,048 threads";
+  EXPECT_EQ(evolve::diagnose(d).bottleneck, "grid") << "50 blocks on 132 multiprocessors";
+}
+
+// A profiler of shell text in Nsight Compute's place: it runs what it is given, and prints its report.
+TEST_F(CudaPermits, AProfilerSeesTheLastLaunchesOfOneProcess) {
+  const std::string ncu = ::testing::TempDir() + "/fake_ncu_" + std::to_string(::getpid());
+  const auto write = [&](const std::string& then) {
+    std::ofstream(ncu) << "#!/bin/sh\necho \"$@\" > " << ncu << ".args\n"
+                       << "while [ \"$1\" != \"--launch-count\" ]; do shift; done; shift 2\n\"$@\" > " << ncu
+                       << ".out || exit 9\n"
+                       << then;
+    ASSERT_EQ(::chmod(ncu.c_str(), 0700), 0);
+  };
+  const auto read = [](const std::string& path) {
+    std::ifstream in(path);
+    return std::string{std::istreambuf_iterator<char>(in), {}};
+  };
+  profiler.ncu = ncu;
+  profiler.program = NICHE_TEST_CUDA_PROGRAM;
+  profiler.args = {"probe"};
+  profiler.seconds_max = 60;
+  auto e = evaluator();
+  write(
+      "printf '\"ID\",\"Kernel "
+      "Name\",\"gpu__time_duration.sum\",\"dram__throughput.avg.pct_of_peak_sustained_elapsed\"\\n'\n"
+      "printf '\"\",\"\",\"us\",\"%%\"\\n\"0\",\"affine_fast\",\"6.5\",\"42\"\\n'\n");
+  const auto digest = e->profile(candidate(3, 0));
+  ASSERT_TRUE(digest.ok()) << digest.status().to_string();
+  ASSERT_TRUE(digest->counters.has_value());
+  EXPECT_DOUBLE_EQ(digest->counters->us, 6.5);
+  EXPECT_DOUBLE_EQ(digest->counters->dram, 0.42);
+  // Residence, the checked launch, then the one that is looked at.
+  EXPECT_EQ(read(ncu + ".out"), "launches affine_fast affine_fast affine_fast\n");
+  const std::string args = read(ncu + ".args");
+  EXPECT_NE(args.find("--launch-skip 2 --launch-count 1 "), std::string::npos) << args;
+  EXPECT_NE(args.find("--cache-control none"), std::string::npos) << args;
+
+  write("echo '==ERROR== ERR_NVGPUCTRPERM'\n");
+  const auto refused = e->profile(candidate(3, 0));
+  EXPECT_EQ(refused.status().code(), Code::kDevice);
+  EXPECT_NE(refused.status().message().find("ERR_NVGPUCTRPERM"), std::string::npos)
+      << refused.status().message();
+  // A kernel that writes out of bounds ends its own process with a word on what it did.
+  const auto broken = e->profile(candidate(2, 0));
+  EXPECT_EQ(broken.status().code(), Code::kDevice);
+  EXPECT_NE(broken.status().message().find("out_of_bounds"), std::string::npos) << broken.status().message();
+  profiler.ncu.clear();
+  EXPECT_EQ(evaluator()->profile(candidate(3, 0)).status().code(), Code::kUnsupported);
+  for (const char* end : {"", ".args", ".out"}) ::unlink((ncu + end).c_str());
 }
 
 }  // namespace

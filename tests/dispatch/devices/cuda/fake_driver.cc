@@ -55,6 +55,12 @@ int attribute_of_device(CUdevice_attribute a) {
       return 6144;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       return state().shared_per_block;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+      return 65536;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      return 233472;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      return 60 << 20;
     default:
       return 2048;
   }
