@@ -78,8 +78,14 @@ struct SessionEvent {
   double seconds_used = 0;
   int questions = 0, programs = 0;  // asked of a model; programs that came of it
   double model_usd = 0;
-  std::string reason;  // "target reached", "wall time", "stagnation", ...
+  std::string reason;         // kDone: "target reached", "wall time", "stagnation", ...; kFailed: what failed
+  std::string warning;        // of the end: the first trouble that did not end the session; empty: none
+  std::string model_trouble;  // of the end: the first trouble with the model; empty: none
+  std::string spent;          // of the end: where the evaluator's time went; empty: not known
 };
+
+// The end of a session in one line, for people: "wall time (model: no key); 3 s on the device".
+std::string last_words(const SessionEvent& e);
 
 class PermitSource;
 

@@ -1,6 +1,5 @@
 // Control's sessions: when to start one, what became of it.
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "evolve/definition_json.h"
@@ -23,14 +22,6 @@ Planner::Outcome outcome_of(const SessionEvent& last, int kernels) {
   if (starts("busy")) return Planner::Outcome::kBusy;
   if (starts("unsupported") || starts("not_found") || starts("invalid")) return Planner::Outcome::kRefused;
   return Planner::Outcome::kBroken;
-}
-
-// The trouble of "wall time (model: trouble)", as a session's last words have it.
-std::string model_trouble(const std::string& reason) {
-  constexpr std::string_view kMark = "(model: ";
-  const size_t mark = reason.find(kMark), end = reason.rfind(')');
-  if (mark == std::string::npos || end == std::string::npos || end < mark) return {};
-  return reason.substr(mark + kMark.size(), end - mark - kMark.size());
 }
 
 }  // namespace
@@ -108,8 +99,7 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       planner_.session_ended(d.place(), outcome, now_ns);
       d.refusal = outcome == Planner::Outcome::kRefused ? e.reason : "";
       // It is over once a model answers with a program again.
-      if (const std::string trouble = model_trouble(e.reason); !trouble.empty() || e.programs > 0)
-        proposer_trouble_ = trouble;
+      if (!e.model_trouble.empty() || e.programs > 0) proposer_trouble_ = e.model_trouble;
       // What is left to gain, for the ranking: little once a session found its best, nothing where it found
       // none.
       if (outcome == Planner::Outcome::kGained)
@@ -117,8 +107,8 @@ void Control::on_session_event(SessionRunner& runner, const SessionEvent& e, int
       else if (outcome == Planner::Outcome::kNothing)
         telemetry_.set_saving(d.place(), 0.05, 0.01);
       event(failed ? "session failed" : "session ended", name,
-            e.reason + "; " + std::to_string(e.tried) + " tried, " + std::to_string(d.session_kernels) +
-                " kernels",
+            evolve::last_words(e) + "; " + std::to_string(e.tried) + " tried, " +
+                std::to_string(d.session_kernels) + " kernels",
             failed ? LogLevel::kWarning : LogLevel::kInfo);
       return;
     }

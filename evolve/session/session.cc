@@ -108,14 +108,13 @@ SessionEvent SessionImpl::run() {
   while (spent && keep_going() && judge_if_due(true)) emit(event(SessionEvent::Kind::kProgress));
   profile_best();
   if (!recorder_.status().ok() && warning_.empty()) warning_ = recorder_.status().to_string();
-  if (warning_.empty() && !models_->trouble().empty()) warning_ = "model: " + models_->trouble();
   // A budget that was spent may be renewed: such a session can be resumed.
   const bool may_go_on = reason == "stopped" || reason == "wall time" || reason == "evaluations";
-  const std::string spent_time = evaluator_->spent();
   recorder_.end(may_go_on ? "stopped" : "done", reason, parts_.clock->unix_time_ns());
-  const SessionEvent done =
-      event(SessionEvent::Kind::kDone, (warning_.empty() ? reason : reason + " (" + warning_ + ")") +
-                                           (spent_time.empty() ? "" : "; " + spent_time));
+  SessionEvent done = event(SessionEvent::Kind::kDone, reason);
+  done.warning = warning_;
+  done.model_trouble = models_->trouble();
+  done.spent = evaluator_->spent();
   emit(done);
   return done;
 }

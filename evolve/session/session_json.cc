@@ -155,7 +155,10 @@ std::string event_to_json(const SessionEvent& e) {
                {"questions", e.questions},
                {"programs", e.programs},
                {"model_usd", e.model_usd},
-               {"reason", e.reason}});
+               {"reason", e.reason},
+               {"warning", e.warning},
+               {"model_trouble", e.model_trouble},
+               {"spent", e.spent}});
 }
 
 Result<SessionEvent> event_from_json(std::string_view text) {
@@ -178,8 +181,19 @@ Result<SessionEvent> event_from_json(std::string_view text) {
     j.at("programs").get_to(e.programs);
     j.at("model_usd").get_to(e.model_usd);
     j.at("reason").get_to(e.reason);
+    j.at("warning").get_to(e.warning);
+    j.at("model_trouble").get_to(e.model_trouble);
+    j.at("spent").get_to(e.spent);
     return e;
   });
+}
+
+std::string last_words(const SessionEvent& e) {
+  std::string text = e.reason;
+  if (!e.warning.empty()) text += " (" + e.warning + ')';
+  if (!e.model_trouble.empty()) text += " (model: " + e.model_trouble + ')';
+  if (!e.spent.empty()) text += "; " + e.spent;
+  return text;
 }
 
 }  // namespace niche::evolve

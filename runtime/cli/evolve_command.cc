@@ -214,7 +214,8 @@ int run(const Options& o) {
   auto last = evolve::run_local_session(std::move(request), std::move(session));
   if (!last.ok()) return fail(last.status());
   std::printf("%s: %s after %.1f s; %d tried, %d kernels committed, %.3fx\n", (*definition)->name().c_str(),
-              last->reason.c_str(), last->seconds_used, last->tried, last->kernels, last->committed_speedup);
+              evolve::last_words(*last).c_str(), last->seconds_used, last->tried, last->kernels,
+              last->committed_speedup);
   if (last->questions > 0)
     std::printf("  model: %d questions, %d programs, $%.4f\n", last->questions, last->programs,
                 last->model_usd);

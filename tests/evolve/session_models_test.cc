@@ -327,7 +327,7 @@ TEST_F(SessionModels, GoesOnWithTemplatesWhenTheModelFails) {
   EXPECT_EQ(e.kind, SessionEvent::Kind::kDone);
   EXPECT_GE(e.kernels, 1);
   EXPECT_EQ(model_.requests.size(), 1U);
-  EXPECT_NE(e.reason.find("401"), std::string::npos) << e.reason;
+  EXPECT_NE(e.model_trouble.find("401"), std::string::npos) << last_words(e);
 }
 
 TEST_F(SessionModels, AnAnswerWithoutAProgramIsNoEvaluationAndIsToldToTheModel) {

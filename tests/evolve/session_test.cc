@@ -310,7 +310,7 @@ TEST_F(SessionTest, ACacheThatRefusesDoesNotEndTheSession) {
   sink_.status = dispatch::io_error("disk full");
   const SessionEvent last = run();
   EXPECT_EQ(last.kind, Kind::kDone);
-  EXPECT_NE(last.reason.find("disk full"), std::string::npos);
+  EXPECT_NE(last.warning.find("disk full"), std::string::npos);
   EXPECT_EQ(last.kernels, 0);
   EXPECT_EQ(count(Kind::kKernel), 0);
 }
@@ -325,7 +325,7 @@ TEST_F(SessionTest, AStoreThatFailsDoesNotEndTheSession) {
   }
   const SessionEvent last = (*s)->run();
   EXPECT_EQ(last.kind, Kind::kDone);
-  EXPECT_NE(last.reason.find("no such table"), std::string::npos);
+  EXPECT_NE(last.warning.find("no such table"), std::string::npos);
   EXPECT_FALSE(sink_.records.empty());
 }
 
@@ -658,9 +658,14 @@ TEST(SessionJson, RequestsAndEventsRoundTrip) {
   e.record_file = "x.kc";
   e.rejected[3] = 7;
   e.best_speedup = 1.25;
+  e.reason = "wall time";
+  e.warning = "disk full";
+  e.model_trouble = "no key";
+  e.spent = "3 s on the device";
   const auto event = event_from_json(event_to_json(e));
   ASSERT_TRUE(event.ok());
   EXPECT_EQ(event_to_json(*event), event_to_json(e));
+  EXPECT_EQ(last_words(*event), "wall time (disk full) (model: no key); 3 s on the device");
   for (const char* bad : {"", "[]", "{}", "{\"kind\":\"dance\"}", "\xff"})
     EXPECT_FALSE(event_from_json(bad).ok());
 }
