@@ -112,11 +112,14 @@ Status DeviceProbe::spawn() {
   return {};
 }
 
+// A session's clock leaves out how long the session was paused, which is known when it goes on: it can step back.
+int64_t DeviceProbe::since(int64_t from_ns) const { return std::max<int64_t>(0, clock_.now_ns() - from_ns); }
+
 Status DeviceProbe::await_ready() {
   if (ready_) return {};
   const int64_t from = clock_.now_ns();
   auto ready = process_->receive(options_.start_ns);
-  counts_.start_ns += clock_.now_ns() - from;
+  counts_.start_ns += since(from);
   Status s = ready.status();
   if (s.ok() && ready->type != Type::kReady) s = dispatch::corrupt("its first message is not 'ready'");
   if (s.ok() && !ready->error.empty()) s = dispatch::unsupported(ready->error);
@@ -364,7 +367,7 @@ void DeviceProbe::converse(Batch* batch) {
     switch (m->type) {
       case Type::kAsk: {
         permit = wait_for_permit(m->ns);
-        counts_.waited_ns += clock_.now_ns() - now;
+        counts_.waited_ns += since(now);
         if (!permit) {
           ProbeOutcome o;
           o.text = "no permit within " + std::to_string(options_.permit_wait_ns / kMs) + " ms for " +

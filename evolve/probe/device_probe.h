@@ -70,6 +70,7 @@ class DeviceProbe {
  private:
   class Process;
   dispatch::Status spawn();
+  int64_t since(int64_t from_ns) const;
   dispatch::Status await_ready();
   struct Batch;
   // The first of `waiting` that fit together; kBusy: not even one.
