@@ -70,6 +70,16 @@ TEST(Diagnosis, FewWarpsMatterWhereNothingElseIsNearItsPeak) {
   EXPECT_EQ(bottleneck(d), "memory");
 }
 
+TEST(Diagnosis, FarBelowTheRoofItIsLatencyUnlessAUnitWasCountedNearItsPeak) {
+  Digest d = memory_bound();
+  d.roof = d.dram = 0.11;
+  EXPECT_EQ(bottleneck(d), "latency");
+  EXPECT_EQ(diagnose(d).because, "at 11 % of the memory roof: no unit is near its peak, so warps wait");
+  d.counters = ProfilerCounters();
+  d.counters->dram = 0.7;  // it moves six times what the operator needs
+  EXPECT_EQ(bottleneck(d), "memory");
+}
+
 TEST(Diagnosis, RightOfTheRidgeItIsArithmetic) {
   Digest d = memory_bound();
   d.flops_per_byte = 400, d.roof = 0.5, d.tensor = 0.5, d.fma = -1;
