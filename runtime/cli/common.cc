@@ -24,7 +24,7 @@ using dispatch::Status;
 
 void DefinitionFlags::add_to(CLI::App& app) {
   app.add_option("--op", op, "operator, e.g. rms_norm");
-  app.add_option("--dtype", dtype, "element type: f32, bf16, i64")->capture_default_str();
+  app.add_option("--dtype", dtype, "element type: f32, f16, bf16, i64")->capture_default_str();
   app.add_option("--const", const_axes, "a constant axis, e.g. N=4096 (repeat)")->allow_extra_args(false);
   app.add_option("--attr", attrs, "an attribute, e.g. eps=1e-5 (repeat)")->allow_extra_args(false);
   app.add_option(

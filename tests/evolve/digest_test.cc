@@ -49,7 +49,7 @@ TEST(Diagnosis, AtTheRoofThereIsLittleLeft) {
 
 TEST(Diagnosis, AShortKernelIsItsLaunchAndASmallGridIdles) {
   Digest d = memory_bound();
-  d.kernel_us = 1.6, d.roof = 0.1;
+  d.kernel_us = 1.6, d.roof = 0.3;
   EXPECT_EQ(bottleneck(d), "launch");
   d.kernel_us = 12, d.blocks = 64, d.waves = 0.08;
   EXPECT_EQ(bottleneck(d), "grid");

@@ -464,8 +464,8 @@ TEST_F(SessionTest, AProfilerThatFailsIsToldAndEndsNothing) {
   const SessionEvent e = run();
   EXPECT_EQ(e.kind, Kind::kDone);
   EXPECT_FALSE(sink_.records.empty());
-  EXPECT_NE(e.reason.find("no profile of"), std::string::npos) << e.reason;
-  EXPECT_NE(e.reason.find("ERR_NVGPUCTRPERM"), std::string::npos) << e.reason;
+  EXPECT_NE(e.warning.find("no profile of"), std::string::npos) << e.warning;
+  EXPECT_NE(e.warning.find("ERR_NVGPUCTRPERM"), std::string::npos) << e.warning;
   profile_ = false;
   world_.profiles.clear();
   request_.session_id = "s2";

@@ -129,7 +129,7 @@ def values_that_cannot_be_are_told_before_anything_starts(directory):
     for words, code, says in (
             ([*evolve, "--op", "rms_nrom"], 1, ("'rms_nrom'", "did you mean 'rms_norm'?")),
             ([*evolve, "--op", "entirely_else"], 1, ("there are:", " softmax", "--op-library")),
-            ([*evolve, *norm, "--dtype", "f16"], 1, ("f16", "lists: f32 bf16")),
+            ([*evolve, *norm, "--dtype", "i64"], 1, ("i64", "lists: f32 f16 bf16")),
             ([*evolve, *norm, "--threads", "9999"], 2, ("--threads", "9999", "not in range")),
             ([*evolve, *norm, "--threads", "0"], 2, ("--threads",)),
             ([*evolve, *norm, "--device", "gpu"], 2, ("--device", "'gpu'", "cpu or cuda:N")),
