@@ -2,6 +2,7 @@
 
 #include <cctype>
 #include <charconv>
+#include <limits>
 #include <string_view>
 
 namespace niche::evolve {
@@ -13,6 +14,7 @@ using dispatch::Status;
 constexpr int kThreadsMax = 1024;
 constexpr int kBlocksPerSmMax = 32;
 constexpr int64_t kGridMax = 2147483647;
+constexpr size_t kGridFactorsMax = 4;  // BoundPhase::kFactorsMax
 
 bool parse_int(std::string_view text, int64_t& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -35,11 +37,14 @@ Status parse_grid(const dispatch::Definition& definition, std::string_view text,
     text.remove_prefix(std::min(end + 1, text.size()));
     dispatch::TaskFactor f;
     const size_t slash = one.find('/');
-    if (slash != std::string_view::npos && (!parse_int(one.substr(slash + 1), f.divisor) || f.divisor < 1))
+    if (slash != std::string_view::npos && (!parse_int(one.substr(slash + 1), f.divisor) || f.divisor < 1 ||
+                                            f.divisor > std::numeric_limits<int32_t>::max()))
       return invalid("grid: bad divisor in '" + std::string(one) + "'");
     const std::string axis(one.substr(0, slash));
     f.axis = definition.schema().axis_index(axis);
     if (f.axis < 0) return invalid("unknown axis '" + axis + "' in grid");
+    if (p->factors.size() == kGridFactorsMax)
+      return invalid("grid: more than " + std::to_string(kGridFactorsMax) + " axes");
     p->factors.push_back(f);
   }
   return {};

@@ -53,6 +53,20 @@ std::string shares(const Digest& d) {
   return t;
 }
 
+// What a damaged or a foreign store holds may be anything.
+bool plausible(const Digest& d) {
+  constexpr double kMost = 1e12;
+  constexpr size_t kNameMax = 256;
+  for (const double v : {d.kernel_us, d.flops_per_byte, d.ridge, d.occupancy, d.waves})
+    if (!(v >= 0 && v <= kMost)) return false;
+  for (const double v : {d.dram, d.l2, d.tensor, d.fma, d.roof})
+    if (!(v >= -1 && v <= kMost)) return false;
+  for (const int64_t v : {int64_t{d.registers}, int64_t{d.threads}, int64_t{d.shared_bytes}, d.blocks,
+                          int64_t{d.blocks_per_sm}, int64_t{d.spill_bytes}, int64_t{d.multiprocessors}})
+    if (v < 0) return false;
+  return d.symbol.size() <= kNameMax && d.limiter.size() <= kNameMax;
+}
+
 }  // namespace
 
 Diagnosis diagnose(const Digest& d) {
@@ -193,8 +207,11 @@ dispatch::Result<Digest> digest_from_json(const std::string& text) {
     get(j, "blocks", &d.blocks), get(j, "blocks_per_sm", &d.blocks_per_sm);
     get(j, "occupancy", &d.occupancy), get(j, "limiter", &d.limiter), get(j, "waves", &d.waves);
     get(j, "spill_bytes", &d.spill_bytes), get(j, "multiprocessors", &d.multiprocessors);
+    if (!j.is_object()) return dispatch::corrupt("digest: no object");
+    if (!plausible(d)) return dispatch::corrupt("digest: figures that none can have");
     if (!j.contains("counters")) return d;
     const json& from = j.at("counters");
+    if (!from.is_object()) return dispatch::corrupt("digest: counters are no object");
     ProfilerCounters c;
     get(from, "us", &c.us), get(from, "dram", &c.dram), get(from, "l2", &c.l2), get(from, "l1", &c.l1);
     get(from, "tensor", &c.tensor), get(from, "issue", &c.issue), get(from, "occupancy", &c.occupancy);

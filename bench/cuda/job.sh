@@ -1,5 +1,5 @@
 #!/bin/bash
-# go.sh OUTDIR: everything of docs/cuda.md that has not run on a GPU, on one. Made by make_job.py; at most LIMIT s (540),
+# go.sh OUTDIR: what docs/cuda.md measures, on a GPU. Made by make_job.py; at most LIMIT s (540),
 # restartable: what is in OUTDIR's logs is not done again. ONLY="demo regret": these stages alone. Results: job.log (short), results.tar.xz (all logs).
 #
 #   build      programs and tests from tree.tar.xz                            build.log

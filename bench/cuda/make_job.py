@@ -112,6 +112,15 @@ def check_headers(tree):
     return missing, len(jobs)
 
 
+def is_job(folder):
+    """Did this script make it?"""
+    try:
+        with open(os.path.join(folder, MADE_HERE)) as f:
+            return "Made by make_job.py" in f.read(2000) and os.path.exists(os.path.join(folder, "COMMIT"))
+    except OSError:
+        return False
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("build")
@@ -120,11 +129,13 @@ def main():
     p.add_argument("--no-check", action="store_true")
     args = p.parse_args()
     build, out = os.path.abspath(args.build), os.path.abspath(args.out)
+    if not os.path.exists(os.path.join(build, "build.ninja")):
+        p.error(f"{build}: no build.ninja there; ./dev build cuda makes one")
     if not args.no_build:
         make_headers(build)
     os.makedirs(out, exist_ok=True)
     there = set(os.listdir(out)) - {"result"}
-    if there and MADE_HERE not in there:
+    if there and not is_job(out):
         p.error(f"{out} is not empty, and no job is in it (no {MADE_HERE}): name a directory of its own")
     for name in there:
         path = os.path.join(out, name)

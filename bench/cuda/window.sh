@@ -1,5 +1,5 @@
 #!/bin/bash
-# window.sh DIR OUTDIR [SECONDS [CORES]]: everything that has not yet run on a GPU, in one call of at most SECONDS (540).
+# window.sh DIR OUTDIR [SECONDS [CORES]]: sweep, race and checks on a GPU in one call of at most SECONDS (540).
 # DIR: what pack.sh collected. Stages, each with its own time; one that fails or hangs stops none of the others, and results
 # are on disk as they come:
 #   handle     OpHandle on device tensors, launch cost              handle.json

@@ -6,9 +6,6 @@ namespace niche::evolve::judge {
 namespace {
 
 constexpr int kFutilePairs = 48;  // from here on an interval below the margin ends a problem
-// Pairs without a context switch are used alone when at least this share of them is; on a machine that
-// preempts nearly every call all pairs are used: their order was random, so the test stays valid, it only
-// needs more of them.
 constexpr double kQuietShare = 0.25;
 
 double lower_quartile(std::vector<double> v) {
@@ -24,11 +21,14 @@ ClaimedTimes PairVerdict::claimed(bool cold) const {
   return {lower_quartile(fallback_), lower_quartile(kernel_), cold};
 }
 
+bool PairVerdict::all_count(std::span<const PairSample> pairs) {
+  const auto quiet = std::count_if(pairs.begin(), pairs.end(), [](auto& x) { return !x.dropped; });
+  return static_cast<double>(quiet) < kQuietShare * static_cast<double>(pairs.size());
+}
+
 VerdictStatus PairVerdict::add(std::span<const PairSample> pairs) {
   all_.insert(all_.end(), pairs.begin(), pairs.end());
-  const auto quiet =
-      static_cast<double>(std::count_if(all_.begin(), all_.end(), [](auto& x) { return !x.dropped; }));
-  const bool use_all = quiet < kQuietShare * static_cast<double>(all_.size());
+  const bool use_all = all_count(all_);
   fallback_.clear();
   kernel_.clear();
   test_ = SignTest(margin_);

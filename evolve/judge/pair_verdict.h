@@ -19,6 +19,10 @@ class PairVerdict {
  public:
   // Evidence for SLOWER that ends a problem: what rolls a kernel back on live traffic too (runtime/rollout/rollout.h).
   static constexpr double kSlowerEvidence = 20;
+  // Do dropped pairs count with the others? Where fewer than a quarter are quiet: on a machine that disturbs nearly
+  // every call, or with outputs that come from fresh pages each time. Their order was random, so that the test stays
+  // valid; it only needs more of them.
+  static bool all_count(std::span<const PairSample> pairs);
   // `e_stop`: evidence that is enough for FASTER.
   PairVerdict(double margin, double e_stop, uint64_t seed)
       : margin_(margin), e_stop_(e_stop), seed_(seed), test_(margin) {}

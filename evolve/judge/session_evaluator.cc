@@ -5,6 +5,7 @@
 
 #include "dispatch/base/hash.h"
 #include "evolve/judge/host_args.h"
+#include "evolve/judge/pair_verdict.h"
 #include "evolve/sign_test.h"
 #include "evolve/toolchain/source_check.h"
 
@@ -141,8 +142,9 @@ Status SessionEvaluator::self_test() {
       auto pairs = bench_->measure_self(**cell, p, delay, kSelfTestPairs);
       if (!pairs.ok()) return pairs.status();
       SignTest test(options_.margin);
+      const bool use_all = PairVerdict::all_count(*pairs);
       for (const PairSample& x : *pairs)
-        if (!x.dropped) test.add(x.fallback_ns, x.kernel_ns);
+        if (!x.dropped || use_all) test.add(x.fallback_ns, x.kernel_ns);
       wrong += test.e_faster_max() >= 1 / options_.alpha;
     }
     if (wrong == 2)

@@ -41,8 +41,9 @@ Result<std::string> find_ncu() {
   std::vector<fs::path> places = {"/usr/local/cuda/bin/ncu"};
   std::error_code ignored;
   for (const char* root : kInstalled)
-    for (const auto& version : fs::directory_iterator(root, ignored))
-      places.push_back(version.path() / "ncu");
+    for (fs::directory_iterator at(root, ignored); !ignored && at != fs::directory_iterator();
+         at.increment(ignored))
+      places.push_back(at->path() / "ncu");
   std::sort(places.begin() + 1, places.end(), std::greater<>());  // the newest first
   for (const fs::path& p : places) {
     if (runs(p)) return p.string();

@@ -75,10 +75,11 @@ Status write_once_job(const ProbeJob& job, const std::string& directory) {
   const std::string path = memory_file(directory);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return dispatch::errno_status("probe job " + path);
-  if (::ftruncate(fd, top) != 0) {
-    const Status s = dispatch::errno_status("probe job " + path);
+  // Room for all of it, or what is copied into the mapping ends this process.
+  if (const int error = ::posix_fallocate(fd, 0, top); error != 0) {
     ::close(fd);
-    return s;
+    return dispatch::io_error("probe job " + path + ": " + std::to_string(top) +
+                              " bytes: " + std::strerror(error));
   }
   auto memory = probe::SharedMemory::open(fd);
   if (!memory.ok()) return memory.status();

@@ -145,7 +145,10 @@ class Process final : public ProposalSource {
     // It sees that nobody asks any more, and can still say what it has spent.
     ::shutdown(channel_->fd(), SHUT_WR);
     const std::optional<ProposalRequest> asked = request_;
-    if (asked && !poll(milliseconds(seconds_max)) && spent_) {
+    const bool silent = asked && !poll(milliseconds(seconds_max));
+    // One that has not said a word may keep an account.
+    if (silent && !greeted_ && !spent_) spent_ = before_.value_or(Usage{});
+    if (silent && spent_) {
       Usage most{estimate_tokens(asked->stable.size() + asked->prompt.size()), asked->tokens_max, 0, 0, true};
       spent_->usd += price_.known() ? ModelBudget({}, price_).price_of(most) : 0;
       spent_->output_tokens += most.input_tokens + most.output_tokens;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "evolve/report/json_text.h"
 #include "evolve/store/process_mark.h"
 
 namespace niche::evolve::report {
@@ -20,7 +21,7 @@ using store::SessionRow;
 constexpr int kSessionsMax = 10'000;
 
 json object(const std::string& text) {
-  json j = json::parse(text, nullptr, false);
+  json j = parsed(text);
   return j.is_object() ? j : json::object();
 }
 
@@ -55,7 +56,7 @@ bool judged(const NodeRow& n) {
 
 std::string node_label(const NodeRow& n) {
   const json j = object(n.point_json);
-  return n.family + ' ' + (model(n) ? j.value("name", std::string("?")) : words(j));
+  return n.family + ' ' + (model(n) ? string_at(j, "name", "?") : words(j));
 }
 
 Result<SessionTree> SessionTree::load(store::Store& store, const std::string& id) {
@@ -94,7 +95,7 @@ Result<SessionTree> SessionTree::load(store::Store& store, const std::string& id
     // Screened template points keep no text; that is not an error.
     if (auto text = store.blob(n.source_hash); text.ok()) t.texts[n.id] = std::move(*text);
     if (!model(n)) continue;
-    const std::string hash = object(n.point_json).value("exchange", std::string());
+    const std::string hash = string_at(object(n.point_json), "exchange");
     if (hash.empty() || t.exchanges.contains(hash)) continue;
     if (auto text = store.blob(hash); text.ok()) t.exchanges[hash] = std::move(*text);
   }

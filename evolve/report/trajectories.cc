@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "evolve/report/json_text.h"
+
 namespace niche::evolve::report {
 namespace {
 
@@ -9,11 +11,6 @@ using json = nlohmann::ordered_json;
 using store::NodeRow;
 
 std::string line(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace) + '\n'; }
-
-json parsed(const std::string& text) {
-  json j = json::parse(text, nullptr, false);
-  return j.is_discarded() ? json() : j;
-}
 
 double reward(const NodeRow& n) { return n.cost > 0 ? 1 / n.cost : 0; }
 
@@ -75,8 +72,7 @@ std::vector<Exchange> exchanges(const SessionTree& t) {
   std::vector<std::string> order;
   for (const NodeRow& n : t.nodes) {
     if (n.family != "model") continue;
-    const json point = parsed(n.point_json);
-    const std::string hash = point.is_object() ? point.value("exchange", std::string()) : "";
+    const std::string hash = string_at(parsed(n.point_json), "exchange");
     const auto text = t.exchanges.find(hash);
     if (text == t.exchanges.end()) continue;
     Exchange& e = by_hash[hash];
@@ -95,8 +91,8 @@ std::vector<Exchange> exchanges(const SessionTree& t) {
 }
 
 json prompt_of(const Exchange& e) {
-  return json::array({{{"role", "system"}, {"content", e.request.value("stable", "")}},
-                      {{"role", "user"}, {"content", e.request.value("prompt", "")}}});
+  return json::array({{{"role", "system"}, {"content", string_at(e.request, "stable")}},
+                      {{"role", "user"}, {"content", string_at(e.request, "prompt")}}});
 }
 
 std::string sft(const SessionTree& t) {
@@ -111,7 +107,7 @@ std::string sft(const SessionTree& t) {
     j["reward"] = reward(*best);
     j["verified"] = best->outcome == "faster";
     j["messages"] = prompt_of(e);
-    j["messages"].push_back({{"role", "assistant"}, {"content", e.reply.value("text", "")}});
+    j["messages"].push_back({{"role", "assistant"}, {"content", string_at(e.reply, "text")}});
     out += line(j);
   }
   return out;
@@ -141,7 +137,7 @@ std::string dpo(const SessionTree& t) {
   for (const Exchange& a : list)
     for (const Exchange& b : list)
       if (&a != &b && a.best()->parent == b.best()->parent && a.best()->made_by == b.best()->made_by)
-        pair(a, a.reply.value("text", ""), b.reply.value("text", ""), reward(*a.best()), reward(*b.best()));
+        pair(a, string_at(a.reply, "text"), string_at(b.reply, "text"), reward(*a.best()), reward(*b.best()));
   return out;
 }
 

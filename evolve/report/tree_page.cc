@@ -23,6 +23,8 @@ std::string escaped(const std::string& s) {
       out += "&amp;";
     else if (c == '"')
       out += "&quot;";
+    else if (c == '\'')
+      out += "&#39;";
     else
       out += c;
   }

@@ -162,6 +162,7 @@ void ModelSearch::add_diagnosis(Choice& c, const std::vector<TemplateMaterial>& 
   const auto at = digests_->find(!anew ? c.parent : templates.empty() ? -1 : templates[0].node);
   if (at == digests_->end()) return;
   c.task.metrics = digest_metrics(at->second);
+  c.task.topic = diagnose(at->second).topic;
   c.task.diagnosis = diagnosis_section(
       at->second,
       anew ? "the best so far, template " + templates[0].label : "the program '" + c.task.parent_name + "'",

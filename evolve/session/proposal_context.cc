@@ -264,7 +264,9 @@ kb::Query knowledge_query(const ProposalFacts& f, const ProposalTask& task) {
   q.lang = page_language(f.target);
   q.op = f.definition->schema().op;
   q.phase = task.task == "combine" ? "improve" : task.task;
-  q.bottleneck = task.task == "repair" ? "correctness" : likely_bottleneck(f);
+  q.bottleneck = task.task == "repair" ? "correctness"
+                 : !task.topic.empty() ? task.topic
+                                       : likely_bottleneck(f);
   q.error = task.failure;
   for (const ProblemBaseline& b : f.baselines)
     if (auto& least = q.metrics["fallback_us"]; least == 0 || b.fallback_ns * 1e-3 < least)

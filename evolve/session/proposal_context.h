@@ -41,6 +41,7 @@ struct ProposalTask {
   std::vector<Attempt> attempts;    // worst first, so that a reader continues the row
   double best_cost = 1;
   std::string diagnosis;  // diagnosis.h's section on the parent, or on the best so far; empty: none
+  std::string topic;      // that bottleneck's, for the knowledge base
   std::map<std::string, double> metrics;  // of that digest, for the knowledge base
   std::vector<kb::Hit> notes;
   std::vector<kb::Skill> skills;

@@ -106,7 +106,7 @@ SessionEvent SessionImpl::run() {
   const bool spent = reason == "evaluations" || reason == "space exhausted" || reason == "stagnation" ||
                      reason == kNoMorePrograms;
   while (spent && keep_going() && judge_if_due(true)) emit(event(SessionEvent::Kind::kProgress));
-  profile_best();
+  if (reason != "stopped") profile_best();
   if (!recorder_.status().ok() && warning_.empty()) warning_ = recorder_.status().to_string();
   // A budget that was spent may be renewed: such a session can be resumed.
   const bool may_go_on = reason == "stopped" || reason == "wall time" || reason == "evaluations";

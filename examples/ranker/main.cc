@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   show->add_option("--tuning-seconds", demo.tuning_seconds_max, "longest tuning phase")
       ->check(CLI::Range(5.0, 3600.0));
   show->add_flag("--tuning-cost", demo.tuning_cost,
-                 "pause sessions for half of the tuning phase and compare the requests' p99 (twice as long)");
+                 "pause sessions for half of the tuning phase and compare the requests' p99");
   CLI11_PARSE(app, argc, argv);
 
   if (*serve) {

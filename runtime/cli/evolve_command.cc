@@ -187,6 +187,8 @@ int run(const Options& o) {
   request.batch = o.batch;
   request.resume = o.resume;
   if (o.device != "cpu") request.device = o.device;
+  if (o.profile && request.device.empty())
+    return fail(dispatch::invalid("--profile looks at a kernel on a GPU: --device cuda:N names one"));
   request.model = o.model;
   evolve::LocalSessionOptions session;
   session.ops = &(*bench)->ops;

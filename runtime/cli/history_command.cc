@@ -18,8 +18,11 @@ struct Options {
   std::string cache, store, id = "last", html, format = "jsonl", out;
   int limit = 50;
   bool all = false;
+  std::string path() const {
+    return !store.empty() ? store : cache.empty() ? "" : cache + "/trajectories.sqlite";
+  }
   dispatch::Result<std::unique_ptr<evolve::store::Store>> open() const {
-    const std::string path = !store.empty() ? store : cache.empty() ? "" : cache + "/trajectories.sqlite";
+    const std::string path = this->path();
     if (path.empty()) return dispatch::invalid("which store? give --store FILE, or --cache DIR");
     // Opening would make an empty one.
     if (!std::filesystem::exists(path)) return dispatch::not_found("store " + path + ": no such file");
@@ -43,9 +46,18 @@ int sessions(const Options& o) {
   return 0;
 }
 
+// A page or an export in the store's place would be the end of it.
+dispatch::Status not_the_store(const Options& o, const std::string& path) {
+  std::error_code none;
+  if (std::filesystem::equivalent(path, o.path(), none))
+    return dispatch::invalid("'" + path + "' is the store: name another file");
+  return {};
+}
+
 int tree(const Options& o) {
   auto store = o.open();
   if (!store.ok()) return fail(store.status());
+  if (const auto s = not_the_store(o, o.html); !s.ok()) return fail(s);
   auto t = SessionTree::load(**store, o.id);
   if (!t.ok()) return fail(t.status());
   if (!o.html.empty()) {
@@ -82,6 +94,8 @@ int export_sessions(const Options& o) {
   }
   if (o.out.empty()) {
     std::fputs(text.c_str(), stdout);
+  } else if (auto s = not_the_store(o, o.out); !s.ok()) {
+    return fail(s);
   } else if (auto s = write(o.out, text); !s.ok()) {
     return fail(s);
   }

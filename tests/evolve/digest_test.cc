@@ -148,8 +148,11 @@ TEST(Digest, VerdictsOfBeforeHaveNone) {
   EXPECT_FALSE(read->digest.has_value());
   std::string bad = read->to_json();
   bad.back() = ',';
-  EXPECT_EQ(Verdict::from_json(bad + R"("digest":{"registers":"many"}})").status().code(),
-            dispatch::Code::kCorrupt);
+  for (const char* nonsense : {R"({"registers":"many"})", R"({"kernel_us":-3})", R"({"dram":1e300})", "5",
+                               "[1]", R"({"kernel_us":1,"counters":5})"})
+    EXPECT_EQ(Verdict::from_json(bad + R"("digest":)" + nonsense + '}').status().code(),
+              dispatch::Code::kCorrupt)
+        << nonsense;
 }
 
 }  // namespace

@@ -120,6 +120,22 @@ TEST_F(Report, PageIsEscapedAndHasTheDiff) {
   EXPECT_EQ(page.find("http"), std::string::npos);  // it needs nothing else
 }
 
+// A damaged store, or another program's.
+TEST_F(Report, TextsOfAnyShapeAreShownAsFarAsTheyGo) {
+  add(kProgram + 2, 1, "model", R"({"name":7,"exchange":5})", "o' onmouseover='x", 0.01, "text\n");
+  add(kProgram + 3, 1, "model", std::string(200'000, '['), "faster", 0.01, "text\n");
+  const std::string exchange = *store_->put_blob(R"({"request":"s","reply":[3]})");
+  add(kProgram + 4, 1, "model", json{{"name", "n"}, {"exchange", exchange}}.dump(), "faster", 0.01, "text\n");
+  store::EvaluationRow e;
+  e.node = kProgram + 4, e.kind = "judge", e.outcome = "faster", e.cost = 0.01, e.gate = "none";
+  e.verdict_json = R"({"digest":)" + std::string(200'000, '[') + std::string(200'000, ']') + '}';
+  ASSERT_TRUE(store_->add_evaluations("20261129T1-aa", std::span(&e, 1)).ok());
+  EXPECT_NE(tree_text(load(), true).find("model ?"), std::string::npos);
+  EXPECT_EQ(tree_page(load()).find("' onmouseover='"), std::string::npos);
+  for (const char* format : {"jsonl", "sft", "dpo"})
+    EXPECT_TRUE(export_session(load(), format).ok()) << format;
+}
+
 // Of a candidate for a GPU: what its verdict's digest says, in tree, page and export; a profile adds counters to it and
 // changes no result.
 TEST_F(Report, ShowsWhatBoundsACandidate) {

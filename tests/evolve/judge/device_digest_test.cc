@@ -129,7 +129,7 @@ TEST_F(ComputeDigest, TheMatrixPipeIsTheRoofOfNarrowProductsAlone) {
   EXPECT_FALSE(uses_matrix_pipe(preamble + "y = x;")) << "its wrappers are in every text";
   EXPECT_TRUE(uses_matrix_pipe(preamble + "mma<T>(acc, a, b0, b1);"));
   const Digest split = digest({5e11, 1e8}, 1e7, true, true);
-  EXPECT_NEAR(split.tensor, 5e11 / (1070530 / 2.0) / 1e7, 1e-4) << "fp32 in two tf32 parts, at tf32's rate";
+  EXPECT_NEAR(split.tensor, 5e11 / (1070530 / 6.0) / 1e7, 1e-4) << "three products of tf32 for one of fp32";
   EXPECT_NEAR(split.roof, split.tensor, 1e-9);
 }
 
