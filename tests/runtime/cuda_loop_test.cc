@@ -136,9 +136,9 @@ TEST_F(CudaLoop, AModelsProgramForADeviceIsJudgedSwappedInAndServesAfterARestart
   const nlohmann::json told = status();
   for (const auto& d : told["definitions"]) {
     if (d.value("device", "") != "cuda:0") continue;
-    // A grid that no launch can hold; a header and a variable that can be written; what writes past the end, beside
-    // the two of the family. Bad launch lines never became candidates.
-    EXPECT_EQ(d["rejected"]["parse"], 1) << told.dump(1);
+    // A header and a variable that can be written; what writes past the end, beside the two of the family. Bad launch
+    // lines never became candidates.
+    EXPECT_FALSE(d["rejected"].contains("parse")) << told.dump(1);
     EXPECT_EQ(d["rejected"]["compile"], 2) << told.dump(1);
     EXPECT_EQ(d["rejected"]["smoke"], 3) << told.dump(1);
   }
