@@ -10,6 +10,8 @@
 namespace niche::dispatch {
 namespace {
 
+constexpr double kGapSlack = 1e-9;  // of a logarithm
+
 struct Box {
   std::array<int64_t, kMaxVarAxes> lo{}, hi{};
   bool operator==(const Box&) const = default;
@@ -170,26 +172,20 @@ class Drawing {
     return winner;
   }
 
-  double gap(int64_t lo, int64_t hi) const {
-    if (hi - lo <= policy_.gap_small) return 0;
-    return std::log2(static_cast<double>(hi) / static_cast<double>(std::max<int64_t>(lo, 1)));
-  }
-
   // Can any evidence carry across the cell between these corners? Sets `far` where only a large win does.
   bool carried(Cell* cell) const {
     const Cell& c = *cell;
     double widest = 0, sum = 0;
     size_t corners = 1;
     for (size_t i = 0; i < static_cast<size_t>(axes_); ++i) {
-      const double g = gap(c.box.lo[i], c.box.hi[i]);
+      const double g = policy_.gap(c.box.lo[i], c.box.hi[i]);
       widest = std::max(widest, g);
       sum += g;
       if (c.box.lo[i] != c.box.hi[i]) corners *= 2;
     }
-    const double near = std::log2(policy_.gap_max) + 1e-9;
-    if (c.points.size() != corners) return sum <= near;
-    cell->far = widest > near;
-    return widest <= std::log2(std::max(policy_.far_gap_max, policy_.gap_max)) + 1e-9;
+    if (c.points.size() != corners) return !policy_.is_far(sum);
+    cell->far = policy_.is_far(widest);
+    return widest <= std::log2(std::max(policy_.far_gap_max, policy_.gap_max)) + kGapSlack;
   }
 
   // The boxes between two measured points that no third divides. Every point in such a box is a corner of it.
@@ -322,6 +318,13 @@ class Drawing {
 };
 
 }  // namespace
+
+double NichePolicy::gap(int64_t lo, int64_t hi) const {
+  if (hi - lo <= gap_small) return 0;
+  return std::log2(static_cast<double>(hi) / static_cast<double>(std::max<int64_t>(lo, 1)));
+}
+
+bool NichePolicy::is_far(double gap) const { return gap > std::log2(gap_max) + kGapSlack; }
 
 int NicheMap::at(const int64_t* axes) const {
   for (const NicheRegion& r : regions)

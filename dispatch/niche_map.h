@@ -53,6 +53,10 @@ struct NichePolicy {
   double far_gap_max = 16;
   double far_margin = 0.3;
   int64_t gap_small = 8;  // axes that differ by no more than this are close, whatever their ratio
+  // How far apart two values of an axis are: the log2 of their ratio, 0 where they are close. `lo` <= `hi`.
+  double gap(int64_t lo, int64_t hi) const;
+  // Further than gap_max.
+  bool is_far(double gap) const;
   int points_max = 1024;
   int regions_max = 64;  // NicheIndex::kRegionsMax
   // Regions of candidate 0 too, last, for an index in which something else would serve where no region is: of

@@ -3,7 +3,8 @@
 #include <cctype>
 #include <charconv>
 #include <limits>
-#include <string_view>
+
+#include "dispatch/published_kernel.h"
 
 namespace niche::evolve {
 namespace {
@@ -14,12 +15,7 @@ using dispatch::Status;
 constexpr int kThreadsMax = 1024;
 constexpr int kBlocksPerSmMax = 32;
 constexpr int64_t kGridMax = 2147483647;
-constexpr size_t kGridFactorsMax = 4;  // BoundPhase::kFactorsMax
-
-bool parse_int(std::string_view text, int64_t& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
+constexpr size_t kGridFactorsMax = dispatch::BoundPhase::kFactorsMax;
 
 bool is_name(std::string_view s) {
   if (s.empty() || std::isdigit(static_cast<unsigned char>(s[0])) != 0) return false;
@@ -57,6 +53,11 @@ struct Word {
 };
 
 }  // namespace
+
+bool parse_int(std::string_view text, int64_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
 
 dispatch::Result<dispatch::CudaPhase> cuda_phase_from_words(const dispatch::Definition& definition,
                                                             const CudaTarget& target,

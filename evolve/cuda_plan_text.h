@@ -13,7 +13,9 @@
 // Thread-safety: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dispatch/base/status.h"
@@ -22,6 +24,9 @@
 #include "evolve/cuda_template_family.h"
 
 namespace niche::evolve {
+
+// Of a directive's word: a decimal integer and nothing else.
+bool parse_int(std::string_view text, int64_t& value);
 
 // kInvalid: "threads=2000: 1 to 1024 are possible", "unknown axis 'Q' in grid".
 dispatch::Result<dispatch::CudaPhase> cuda_phase_from_words(const dispatch::Definition& definition,

@@ -14,7 +14,7 @@ double far_from(double gain) { return gain / (1 + dispatch::NichePolicy{}.far_ma
 bool is_far(int64_t a, int64_t b) {
   const dispatch::NichePolicy policy;
   const auto [lo, hi] = std::minmax(a, b);
-  return hi - lo > policy.gap_small && static_cast<double>(hi) > policy.gap_max * static_cast<double>(lo);
+  return policy.is_far(policy.gap(lo, hi));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ import sys
 from hang_guard import Guard
 from niche_device import Call, Niche, NicheError, find_nvrtc
 from ops_defaults import DEFAULT_ATTRS
+from rows import key_of
 
 PROBLEMS = [
     ("rms_norm", "bf16", {"N": 1024}, (37,)), ("rms_norm", "f32", {"N": 333}, (5,)),
@@ -40,11 +41,6 @@ NEW_PROBLEMS = [
     ("conv1d", "f32", {"Ci": 32, "Co": 48, "K": 3}, (37, 61)), ("conv1d", "f32", {"Ci": 96, "Co": 96, "K": 3}, (5, 203)),
     ("optimized_fm", "f32", {"N": 40, "D": 224, "K": 448}, (7,)), ("optimized_fm", "f32", {"N": 24, "D": 224, "K": 2198}, (3,)),
 ]
-
-
-def key_of(problem):
-    op, dtype, consts, var = problem
-    return f"{op} {dtype} " + " ".join(f"{k}={v}" for k, v in consts.items()) + " x " + ",".join(map(str, var))
 
 
 def check_problem(niche, judge, problem, candidates, guard):

@@ -19,12 +19,11 @@ import statistics
 import time
 
 from check import NEW_PROBLEMS, check_problem
-from check import key_of as check_key
 from compile_ahead import compile_ahead
 from hang_guard import Guard
 from niche_device import Niche, find_nvrtc
 from results_file import load_results, save_results
-from rows import rows
+from rows import key_of, rows
 
 
 def parse():
@@ -62,11 +61,6 @@ def log(text):
     print(f"[{time.time() - START:6.1f}] {text}", flush=True)
 
 
-def key_of(row):
-    op, dtype, consts, var, _ = row
-    return f"{op} {dtype} " + " ".join(f"{k}={v}" for k, v in consts.items()) + " x " + ",".join(map(str, var))
-
-
 def save(results):
     save_results(ARGS.out, results)
 
@@ -85,9 +79,9 @@ def main():
         op, dtype, consts, _, _ = row
         proposals[key_of(row)] = propose(op, dtype, consts, ARGS.points)
     done_checks = results.setdefault("checks", {})
-    to_check = [p for p in NEW_PROBLEMS if ARGS.check and check_key(p) not in done_checks
+    to_check = [p for p in NEW_PROBLEMS if ARGS.check and key_of(p) not in done_checks
                 and (not ARGS.ops or p[0] in ARGS.ops.split(","))]
-    checks = {check_key(p): propose(p[0], p[1], p[2], ARGS.check) for p in to_check}
+    checks = {key_of(p): propose(p[0], p[1], p[2], ARGS.check) for p in to_check}
     copies = NICHE.propose("copy", "f32", {"N": 4}, {}, 4)
     pool, jobs = compile_ahead(NICHE, ARGS.jobs, {"copy": copies, **{"check " + k: c for k, c in checks.items()}, **proposals})
     log(f"{sum(map(len, jobs.values()))} candidates to compile in {ARGS.jobs} processes: {NICHE.about['toolchain']}")
@@ -99,7 +93,7 @@ def main():
     bench.load_copies(copies, [j.get() for j in jobs["copy"]])
     bench.guard = guard
     for problem in to_check:
-        k = check_key(problem)
+        k = key_of(problem)
         built = [j.get(timeout=240)[1] for j in jobs["check " + k]]
         run, wrong, refused = check_problem(NICHE, bench, problem, checks[k], guard)
         refused.update({c["name"]: b["error"][:500] for c, b in zip(checks[k], built) if "error" in b})

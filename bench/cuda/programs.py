@@ -17,7 +17,7 @@ from hang_guard import Guard
 from niche_device import Niche, NicheError, find_nvrtc
 from program_variants import variants
 from results_file import load_results, save_results
-from rows import rows
+from rows import key_of, rows
 
 ROWS = [("conv1d", (2048, 200)), ("pffn", (1024,)), ("optimized_fm", (333,)), ("pffn", (200,)), ("optimized_fm", (1024,)), ("conv1d", (128, 200)),
         ("linear", (33,))]
@@ -26,11 +26,6 @@ START = time.time()
 
 def log(text):
     print(f"[{time.time() - START:6.1f}] {text}", flush=True)
-
-
-def key_of(row):
-    op, dtype, consts, var, _ = row
-    return f"{op} {dtype} " + " ".join(f"{k}={v}" for k, v in consts.items()) + " x " + ",".join(map(str, var))
 
 
 def chosen_rows():

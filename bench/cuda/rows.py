@@ -1,6 +1,12 @@
 """What is measured: one tuple a row: operator, element type, constant axes, variable axes, one of the table that the aims are stated for, or not."""
 
 
+def key_of(row):
+    """A row's, or a problem's (its first four), name in results."""
+    op, dtype, consts, var = row[:4]
+    return f"{op} {dtype} " + " ".join(f"{k}={v}" for k, v in consts.items()) + " x " + ",".join(map(str, var))
+
+
 def rows(which):
     memory = [
         ("rms_norm", "bf16", {"N": 4096}, (256,), True),

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "evolve/cuda_template_family.h"
+#include "evolve/cuda_plan_text.h"
 
 namespace niche::evolve {
 namespace {
@@ -34,11 +34,7 @@ const Rates& rates_of(int capability) {
 }
 
 int64_t blocks_of(const dispatch::CudaPhase& phase, const dispatch::Problem& problem, int multiprocessors) {
-  int64_t n = 1;
-  for (const dispatch::TaskFactor& f : phase.factors) {
-    const int64_t divisor = std::max<int64_t>(1, f.divisor);
-    n *= std::max<int64_t>(1, (problem.axes[static_cast<size_t>(f.axis)] + divisor - 1) / divisor);
-  }
+  int64_t n = std::max<int64_t>(1, cuda_blocks_wanted(phase, problem.axes.data()));
   if (phase.blocks_per_sm > 0) n = std::min<int64_t>(n, int64_t{phase.blocks_per_sm} * multiprocessors);
   const int64_t cluster = std::max(1, phase.cluster);
   return (n + cluster - 1) / cluster * cluster;

@@ -6,6 +6,7 @@
 
 #include "evolve/cuda_template_family.h"
 #include "evolve/definition_json.h"
+#include "evolve/session/diagnosis.h"
 #include "evolve/session/session.h"
 
 namespace niche::evolve {
@@ -62,9 +63,7 @@ std::string operator_text(const dispatch::Definition& d) {
 }
 
 // What the pages of the knowledge base call the machine ("nvidia.sm90" for cuda.sm_90a) and the language.
-std::string page_platform(const CpuTarget& t) {
-  return t.cuda != nullptr ? "nvidia.sm" + std::to_string(t.cuda->capability) : arch_name(t);
-}
+std::string page_platform(const CpuTarget& t) { return kb_platform(arch_name(t)); }
 const char* page_language(const CpuTarget& t) { return t.cuda != nullptr ? "cuda" : "cpp"; }
 
 std::string cuda_machine_text(const CudaTarget& t) {

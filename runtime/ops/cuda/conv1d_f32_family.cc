@@ -131,9 +131,7 @@ class Conv1dF32Family : public CudaSpaceFamily {
     if (v["chunk"] >= 2 * extents[kCi] && v["chunk"] > 4) return false;
     const int registers = v["per_out"] * v["per_place"] + v["per_out"] + v["per_place"] + 40;
     if (registers > std::min(240, 65536 / (n * std::max(1, v["persist"])))) return false;
-    return shared_bytes(d, v) <= t.shared_bytes_per_block &&
-           v["persist"] * (shared_bytes(d, v) + 1024) <= t.shared_bytes_per_sm &&
-           v["persist"] * n <= t.threads_per_sm;
+    return fits(t, n, shared_bytes(d, v), v["persist"]);
   }
   std::vector<Settings> seed_points(const Definition& d, const CudaTarget&) const override {
     int chunk = 4;

@@ -222,9 +222,7 @@ class Conv1dTf32Family : public CudaSpaceFamily {
     const int64_t per_warp = (tiles + v["n_groups"] - 1) / v["n_groups"];
     const int64_t registers = 4 * v["mw"] * per_warp + 8 * taps * v["mw"] + 4 * taps + 50;
     if (registers > std::min(255, 65536 / (n * v["persist"]))) return false;
-    return shared_bytes(d, v) <= t.shared_bytes_per_block &&
-           v["persist"] * (shared_bytes(d, v) + 1024) <= t.shared_bytes_per_sm &&
-           v["persist"] * n <= t.threads_per_sm;
+    return fits(t, n, shared_bytes(d, v), v["persist"]);
   }
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;

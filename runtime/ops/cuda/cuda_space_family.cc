@@ -130,6 +130,13 @@ std::string_view element(const Definition& d) {
 }
 int element_bytes(const Definition& d) { return static_cast<int>(dispatch::dtype_bytes(d.dtype())); }
 
+bool fits(const CudaTarget& t, int64_t threads, int64_t shared_bytes, int64_t blocks) {
+  constexpr int64_t kOfTheSystem = 1024;  // bytes a block
+  return shared_bytes <= t.shared_bytes_per_block &&
+         blocks * (shared_bytes + kOfTheSystem) <= t.shared_bytes_per_sm &&
+         blocks * threads <= t.threads_per_sm;
+}
+
 dispatch::Guard any_problem(const Definition& d, int alignment) {
   dispatch::Guard g;
   g.var_count = static_cast<int>(d.var_axes().size());

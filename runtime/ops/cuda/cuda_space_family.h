@@ -80,6 +80,8 @@ using evolve::cuda_preamble;
 // "float", "f16" or "bf16": the preamble's name of the Definition's element type.
 std::string_view element(const Definition& d);
 int element_bytes(const Definition& d);
+// Can a multiprocessor hold so many blocks (0: the grid is not persistent) of so many threads and bytes of shared memory?
+bool fits(const CudaTarget& t, int64_t threads, int64_t shared_bytes, int64_t blocks);
 // No limit on any variable axis but int32; pointers aligned to `alignment`.
 dispatch::Guard any_problem(const Definition& d, int alignment);
 

@@ -95,8 +95,7 @@ class OptimizedFmF32Family : public CudaSpaceFamily {
     const int64_t registers = n * v["columns"] + 40;
     if (registers > std::min<int64_t>(240, 65536 / (v["threads"] * v["persist"]))) return false;
     if (v["load"] != 0 && v["columns"] != 4) return false;
-    return v["persist"] * v["threads"] <= t.threads_per_sm && shared_bytes(d) <= t.shared_bytes_per_block &&
-           v["persist"] * (shared_bytes(d) + 1024) <= t.shared_bytes_per_sm;
+    return fits(t, v["threads"], shared_bytes(d), v["persist"]);
   }
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;

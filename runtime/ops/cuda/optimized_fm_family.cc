@@ -266,9 +266,7 @@ class OptimizedFmFamily : public CudaSpaceFamily {
     }
     const int64_t mt = (n + 15) / 16;
     if (mt * mt * 4 + mt * 8 + 40 > std::min(255, 65536 / (v["warps"] * 32 * v["persist"]))) return false;
-    const int64_t shared = layout(d, v).shared;
-    return shared <= t.shared_bytes_per_block && v["persist"] * (shared + 1024) <= t.shared_bytes_per_sm &&
-           v["persist"] * v["warps"] * 32 <= t.threads_per_sm;
+    return fits(t, v["warps"] * 32, layout(d, v).shared, v["persist"]);
   }
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;

@@ -230,8 +230,7 @@ class OptimizedFmTf32Family : public CudaSpaceFamily {
     const int threads = 32 * v["warps"];
     const int64_t registers = 24 * m + 54;
     if (registers > std::min(255, 65536 / (threads * v["blocks"]))) return false;
-    return shared_bytes(d, v) <= t.shared_bytes_per_block &&
-           v["blocks"] * (shared_bytes(d, v) + 1024) <= t.shared_bytes_per_sm;
+    return fits(t, threads, shared_bytes(d, v), v["blocks"]);
   }
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;

@@ -131,9 +131,7 @@ class PffnF32Family : public CudaSpaceFamily {
     if (element_bytes(d) != 4 || (v["rows"] >= 2 * n && v["rows"] > 8)) return false;
     const int registers = v["rows"] + 4 * v["unroll"] + 40;
     if (registers > std::min(240, 65536 / (v["threads"] * std::max(1, v["persist"])))) return false;
-    return shared_bytes(d, v) <= t.shared_bytes_per_block &&
-           v["persist"] * (shared_bytes(d, v) + 1024) <= t.shared_bytes_per_sm &&
-           v["persist"] * v["threads"] <= t.threads_per_sm;
+    return fits(t, v["threads"], shared_bytes(d, v), v["persist"]);
   }
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;

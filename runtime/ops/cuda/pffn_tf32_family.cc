@@ -251,9 +251,7 @@ class PffnTf32Family : public CudaSpaceFamily {
     if (z.threads < 64 || z.threads > 1024) return false;
     const int64_t registers = 4 * ((width + 7) / 8) + 12 * v["group_tiles"] + 24;
     if (registers > std::min<int64_t>(255, 65536 / (z.threads * v["persist"]))) return false;
-    return z.shared <= t.shared_bytes_per_block &&
-           v["persist"] * (z.shared + 1024) <= t.shared_bytes_per_sm &&
-           v["persist"] * z.threads <= t.threads_per_sm;
+    return fits(t, z.threads, z.shared, v["persist"]);
   }
   std::vector<Settings> seed_points(const Definition&, const CudaTarget&) const override {
     std::vector<Settings> s;
