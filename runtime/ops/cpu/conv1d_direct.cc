@@ -115,7 +115,7 @@ class DirectFamily : public SpaceFamily {
                  .let("K", k)
                  .let("PAD", static_cast<int64_t>(d.attr("padding")))
                  .let("HAS_BIAS", d.attr("has_bias") != 0)
-                 .let("MR", v["mr"])
+                 .let("MR", tightest({co}, v["mr"]))
                  .let("NR", v["nr"])
                  .let("BLOCK", v["block"])
                  .let("PACK", v["pack"])

@@ -81,4 +81,18 @@ struct Strips {
 
 int tile_registers(int rows, int vectors) { return rows * vectors + std::min(rows, vectors) + 1; }
 
+int64_t tightest(std::initializer_list<int64_t> lengths, int64_t most) {
+  int64_t bound = 1;
+  for (const int64_t n : lengths) {
+    const int64_t count = std::max<int64_t>(1, (n + most - 1) / most);
+    bound = std::max(bound, (n + count - 1) / count);
+  }
+  return bound;
+}
+
+int64_t tightest_strips(int64_t columns, int64_t chunk, int64_t lanes, int64_t most) {
+  const auto vectors = [&](int64_t n) { return (n + lanes - 1) / lanes; };
+  return tightest({vectors(std::min(columns, chunk)), columns > chunk ? vectors(columns % chunk) : 0}, most);
+}
+
 }  // namespace niche::ops_cpu

@@ -142,15 +142,18 @@ class PffnFamily : public SpaceFamily {
                       std::string_view suffix) const override {
     const View v(*this, point);
     const auto n = d.const_extents();
+    // Chunks have `rows` or one less: as many as it takes to have them equal.
+    const int64_t rows = tightest({n[1]}, v["rows"]), chunks = (n[1] + rows - 1) / rows;
+    const auto vectors = [&](int64_t k) { return (k + v["lanes"] - 1) / v["lanes"]; };
     KernelSource s;
     s.text = SourceBuilder(suffix)
                  .let("W", v["lanes"])
                  .let("N", n[1])
                  .let("D", n[2])
                  .let("K", n[3])
-                 .let("MR", v["mr"])
-                 .let("NR", v["nr"])
-                 .let("ROWS", v["rows"])
+                 .let("MR", tightest({n[1] / chunks, rows}, v["mr"]))
+                 .let("NR", tightest({vectors(n[2]), vectors(n[3])}, v["nr"]))
+                 .let("ROWS", rows)
                  .let("COPY", v["copy"])
                  .let("AHEAD", v["ahead"])
                  .let("UNROLL", v["unroll"])
@@ -159,9 +162,8 @@ class PffnFamily : public SpaceFamily {
                  .body(gemm_text())
                  .body(kBody)
                  .take();
-    s.plan.phases = {{"run" + std::string(suffix),
-                      {{0, 1}, {1, v["rows"]}},
-                      parallel_min_tasks(v["serial"], v["rows"] * n[2])}};
+    s.plan.phases = {
+        {"run" + std::string(suffix), {{0, 1}, {1, rows}}, parallel_min_tasks(v["serial"], rows * n[2])}};
     s.limits = any_problem(d);
     s.kernel_name = kernel_name(d, t, point);
     return s;
