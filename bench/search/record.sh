@@ -17,7 +17,7 @@ while :; do
     *) break ;;
   esac
 done
-names=${*:-"layer_norm softmax held_out/conv1d held_out/ikbo_linear_compression"}
+names=${*:-"layer_norm softmax held_out/conv1d ikbo_linear_compression"}
 for name in $names; do
   scratch=$PWD/out/spaces/compiled/$name
   mkdir -p "$scratch/objects" "out/spaces/$(dirname "$name")" "bench/search/spaces/$(dirname "$name")"
@@ -29,7 +29,7 @@ for name in $names; do
     layer_norm) set -- "$@" --op layer_norm --const N=1024 --problem M=16 ;;
     softmax) set -- "$@" --op softmax --dtype bf16 --const N=1024 --problem M=16 ;;
     held_out/conv1d) set -- "$@" --op conv1d --const Ci=32 --const Co=32 --const K=3 --problem B=1,L=100 ;;
-    held_out/ikbo_linear_compression)
+    ikbo_linear_compression)
       set -- "$@" --op ikbo_linear_compression --const M=54 --const N=32 --const Kc=108 --const Ku=147 --problem B=8,U=1 ;;
     *) echo "no recipe for $name" >&2; exit 2 ;;
   esac

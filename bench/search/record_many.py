@@ -13,13 +13,19 @@ ROUNDS, REFINEMENTS = 3, 5
 # AVX2 all the same (--isa avx2): with both vector widths they have two to four times the points, too many to compile here.
 SPACES = {
     "held_out/conv1d": "--op conv1d --const Ci=32 --const Co=32 --const K=3 --problem B=1,L=100",
-    "held_out/ikbo_linear_compression":
+    "ikbo_linear_compression":
         "--op ikbo_linear_compression --const M=54 --const N=32 --const Kc=108 --const Ku=147 --problem B=8,U=1",
     "softmax": "--op softmax --dtype bf16 --const N=1024 --problem M=16",
     "layer_norm": "--op layer_norm --const N=1024 --problem M=16",
     "pffn": "--op pffn --const N=100 --const D=32 --const K=64 --problem B=1",
     "optimized_fm": "--op optimized_fm --const N=24 --const D=64 --const K=160 --problem B=2",
+    "held_out/conv1d_wide": "--op conv1d --const Ci=64 --const Co=64 --const K=3 --problem B=1,L=64",
+    "held_out/softmax_avx512": "--op softmax --const N=768 --problem M=24",
+    "held_out/pffn_avx512": "--op pffn --const N=64 --const D=64 --const K=128 --problem B=2 --only lanes=16",
+    "held_out/ikbo_avx512": "--op ikbo_linear_compression --const M=54 --const N=32 --const Kc=108 --const Ku=147 --problem B=8,U=1 --only lanes=16",
 }
+# For processors with AVX-512 alone: both vector widths, as a session there searches them, or the wide one (--only lanes=16).
+AVX512 = {"held_out/softmax_avx512", "held_out/pffn_avx512", "held_out/ikbo_avx512"}
 # Neighbouring problems, for `reuse`: recorded when they are named. What is searched there is what a session saw: one round
 # without refinements is like a session's screens.
 NEAR = {
@@ -43,8 +49,7 @@ BATCH = {
     "batch/optimized_fm": "--op optimized_fm --const N=24 --const D=64 --const K=160 --problem B=8",
 }
 # Of which space the compiled objects are.
-OBJECTS = {"batch/conv1d": "held_out/conv1d", "batch/ikbo_linear_compression": "held_out/ikbo_linear_compression",
-           **{n: n.removeprefix("batch/") for n in ("batch/softmax", "batch/layer_norm", "batch/pffn", "batch/optimized_fm")}}
+OBJECTS = {n: n.removeprefix("batch/") for n in BATCH} | {"batch/conv1d": "held_out/conv1d"}
 
 
 def physical_first(cpus):
@@ -97,10 +102,16 @@ class Pool:
 def describe(path):
     with open(path) as f:
         header = json.loads(f.readline())
-        costs = [float(line.rsplit(None, 1)[1]) for line in f]
+        points_of = {}  # of each kernel, as RecordedSpace has them; the last column numbers it, where several points are one
+        for i, line in enumerate(f):
+            values = line.split()
+            params = len(header["families"][int(values[0])]["params"])
+            points_of.setdefault(values[params + 2] if len(values) > params + 2 else i, []).append(float(values[params + 1]))
+        points = i + 1
+        costs = [sorted(c)[len(c) // 2] for c in points_of.values()]
     passing = [c for c in costs if c > 0]
     within = sum(c <= 1.02 * min(passing) for c in passing)
-    return {"space": header["space"], "note": header["note"], "points": len(costs), "passing": len(passing),
+    return {"space": header["space"], "note": header["note"], "points": points, "kernels": len(costs), "passing": len(passing),
             "best": min(passing), "median": statistics.median(passing), "within_1_02": within,
             "random_evals_to_1_02": (len(costs) + 1) / (within + 1)}
 
@@ -136,7 +147,7 @@ def main():
         compiler = os.path.join(scratch, "c++")
         shutil.copy(os.path.join(here, "remembering_compiler.sh"), compiler)
         os.chmod(compiler, 0o755)
-        args[n] = [o.record, *(SPACES | NEAR | BATCH)[n].split(), *limits, "--rounds", str(o.rounds), "--scratch", scratch, "--compiler", compiler]
+        args[n] = [o.record, *(SPACES | NEAR | BATCH)[n].split(), *([] if n in AVX512 else limits), "--rounds", str(o.rounds), "--scratch", scratch, "--compiler", compiler]
         rounds[n] = [os.path.join(kept, f"round{r}") for r in range(1, o.rounds + 1)]
         refined[n] = [os.path.join(kept, f"refined{r}") for r in range(1, o.refinements + 1)]
     elapsed = lambda: f"{time.time() - start:5.0f} s"

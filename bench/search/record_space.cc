@@ -153,10 +153,10 @@ int main(int argc, char** argv) {
   evolve::CpuTarget target = evolve::detect_target(threads);
   if (isa == "avx2")
     target.avx512 = target.avx512_bf16 = false;
-  else if (isa == "avx512" && count_only)
+  else if (isa == "avx512" && (count_only || compile_only || !number.empty()))
     target.avx512 = true;
   else if (!isa.empty())
-    return fail("--isa " + isa + ": avx2, or with --count avx512");
+    return fail("--isa " + isa + ": avx2, or avx512 where nothing is measured");
   std::vector<std::unique_ptr<bench::RestrictedFamily>> restricted;
   std::vector<const evolve::TemplateFamily*> chosen;
   for (const evolve::TemplateFamily* f : registry.for_op(op)) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "evolve/search/space.h"
 #include "evolve/template_family.h"
 
 namespace niche::bench {
@@ -33,6 +34,11 @@ class RestrictedFamily final : public evolve::TemplateFamily {
   std::vector<evolve::Point> seeds(const dispatch::Definition& d, const evolve::CpuTarget& t) const override {
     std::vector<evolve::Point> list = base_.seeds(d, t);
     std::erase_if(list, [&](const evolve::Point& p) { return !valid(d, t, p); });
+    // A family without a seed is taken for one that cannot: the first valid point stands in for those that were left out.
+    evolve::Point p(params().size(), 0);
+    do {
+      if (list.empty() && valid(d, t, p)) list.push_back(p);
+    } while (list.empty() && evolve::search::next_point(params(), &p));
     return list;
   }
   evolve::KernelSource render(const dispatch::Definition& d, const evolve::CpuTarget& t,

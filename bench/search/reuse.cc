@@ -2,12 +2,13 @@
 //
 //   reuse [--json FILE] [--seeds N] [--budget N] [--spaces DIR]
 //
-// For every space of bench/search/spaces, sessions of the default policy that begin with
+// For every space of bench/search/spaces but those without neighbours (NAME_avx512, NAME_wide), sessions of the default policy that begin with
 //   seeds       the template families' own guesses (from scratch)
 //   points      and the three best points of a session on a neighbouring problem (spaces/near/NAME.space)
 //   neighbour   these points and all that the session evaluated, as a prior of the model, as a session takes both
 //               from its store: reuse
 //   batch       the same of a neighbour that differs in the batch alone (spaces/batch/NAME.space)
+//   same        the same of an earlier session on this very problem: what is known is verified again
 //   nothing     no guesses at all
 //   pages       no guesses, but what the knowledge base retrieves (evolve/session/advice.h)
 //   skills      no guesses, but the wins of sessions on the other operators, written to a skill book and
@@ -121,7 +122,8 @@ int run(const Options& o) {
   std::error_code ec;
   for (const auto& entry : fs::recursive_directory_iterator(o.spaces, ec)) {
     const std::string name = fs::relative(entry.path(), o.spaces).replace_extension().string();
-    if (entry.path().extension() != ".space" || name.starts_with("near/") || name.starts_with("batch/"))
+    if (entry.path().extension() != ".space" || name.starts_with("near/") || name.starts_with("batch/") ||
+        name.ends_with("_avx512") || name.ends_with("_wide"))
       continue;
     auto recorded = RecordedSpace::load(entry.path().string());
     if (!recorded.ok()) return fail(recorded.status().to_string());
@@ -150,8 +152,11 @@ int run(const Options& o) {
       return std::move(*evolve::replay::replay(space, r));
     };
     std::vector<niche::kb::Skill> wins;
-    for (const Space& s : spaces)
-      if (const auto r = explore(s.recorded); !r.elites.empty()) wins.push_back(win_of(s, r.elites.front()));
+    std::map<std::string, evolve::replay::ReplayResult> earlier;  // by space
+    for (const Space& s : spaces) {
+      const auto& r = earlier.emplace(s.name, explore(s.recorded)).first->second;
+      if (!r.elites.empty()) wins.push_back(win_of(s, r.elites.front()));
+    }
     const std::string file = (scratch / (std::to_string(seed) + ".sqlite")).string();
     auto book = niche::kb::SkillBook::open(file);
     if (!book.ok()) return fail(book.status().to_string());
@@ -176,17 +181,18 @@ int run(const Options& o) {
       };
       go("random", "random", false, {});
       go("seeds", "default", true, {});
+      const auto reuse = [&](const char* start, const RecordedSpace& of,
+                             const evolve::replay::ReplayResult& before) {
+        go(start, "default", true, carried(of, s.recorded, before.elites),
+           carried(of, s.recorded, before.evaluated));
+      };
       if (s.near) {
         const auto before = explore(*s.near);
-        const auto points = carried(*s.near, s.recorded, before.elites);
-        go("points", "default", true, points);
-        go("neighbour", "default", true, points, carried(*s.near, s.recorded, before.evaluated));
+        go("points", "default", true, carried(*s.near, s.recorded, before.elites));
+        reuse("neighbour", *s.near, before);
       }
-      if (s.batch) {
-        const auto before = explore(*s.batch);
-        go("batch", "default", true, carried(*s.batch, s.recorded, before.elites),
-           carried(*s.batch, s.recorded, before.evaluated));
-      }
+      if (s.batch) reuse("batch", *s.batch, explore(*s.batch));
+      reuse("same", s.recorded, earlier.at(s.name));
       go("nothing", "default", false, {});
       go("pages", "default", false, advised(s, library->get(), nullptr));
       go("skills", "default", false, advised(s, nullptr, book->get()));
@@ -210,7 +216,7 @@ int run(const Options& o) {
                       {"evals_to_1_02", b.mean},
                       {"evals_to_1_02_ci", {b.low, b.high}}});
     }
-    for (const char* past : {"neighbour", "batch"})
+    for (const char* past : {"neighbour", "batch", "same"})
       if (starts.contains(past))
         std::printf("  %s: reuse needs %.1fx fewer to 1.05x than from scratch, %.1fx fewer than random\n",
                     past,
