@@ -33,7 +33,16 @@ inline constexpr int64_t kPayloadBytesMax = int64_t{16} << 20;
 inline constexpr int64_t kArtefactBytesMax = int64_t{256} << 20;
 inline constexpr int64_t kArchiveBytesMax = int64_t{16} << 30;
 
-enum class FrameKind : uint32_t { kKernel = 1, kStanding, kProbation, kRun, kUncleanEnd, kIndex, kArchive };
+enum class FrameKind : uint32_t {
+  kKernel = 1,
+  kStanding,
+  kProbation,
+  kRun,
+  kUncleanEnd,
+  kIndex,
+  kArchive,
+  kSeen
+};
 
 using EnvironmentTag = std::array<uint8_t, 16>;
 EnvironmentTag environment_tag(std::string_view canonical_text);  // of Environment::canonical_text()

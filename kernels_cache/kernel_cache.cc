@@ -86,8 +86,17 @@ Result<std::unique_ptr<KernelCache>> KernelCache::open(CacheOptions options) {
   NICHE_RETURN_IF_ERROR(cache->standings_->refresh());
   cache->probation_ = std::make_unique<Probation>(std::move(probation), cache->tag_, cache->options_.boot_id);
 
+  // Hints: a place that cannot be used costs what was remembered, and nothing else.
+  Status no_seen;
+  std::optional<Directory> seen, shipped_seen;
+  if (state && state_access == Access::kReadWrite)
+    seen = optional_child(*state, "seen", state_access, &no_seen);
+  if (access == Access::kReadOnly) shipped_seen = optional_child(cache->home_, "seen", access, &no_seen);
+  cache->seen_ = std::make_unique<SeenStore>(std::move(seen), std::move(shipped_seen), cache->tag_);
+
   const std::lock_guard lock(cache->mutex_);
   Miss miss;
+  if (!no_seen.ok()) cache->note_miss(miss_of(no_seen));
   if (auto index = read_index(cache->home_, cache->tag_, &miss)) {
     cache->merge_index_locked(*index);
     cache->listed_modified_ns_ = index->directory_modified_ns;
@@ -231,6 +240,22 @@ std::optional<KernelRecord> KernelCache::load_locked(const KernelId& id, Part pa
     record->served_calls = slot->second.entry.served_calls + slot->second.served_unflushed;
   ++counters_.loaded;
   return record;
+}
+
+std::vector<SeenProblem> KernelCache::seen(const std::string& definition) {
+  std::vector<Miss> misses;
+  auto problems = seen_->read(definition, &misses);
+  const std::lock_guard lock(mutex_);
+  for (const Miss& m : misses) note_miss(m);
+  return problems;
+}
+
+Status KernelCache::remember(const std::string& definition, std::vector<SeenProblem> problems) {
+  std::vector<Miss> misses;
+  const Status merged = seen_->merge(definition, std::move(problems), now(), &misses);
+  const std::lock_guard lock(mutex_);
+  for (const Miss& m : misses) note_miss(m);
+  return merged;
 }
 
 void KernelCache::count_served(const KernelId& id, int64_t calls) {

@@ -6,6 +6,7 @@
 //                        standings/        held and quarantined kernels
 //                        probation/        marks of serving processes
 //                        leases/           one lock a Definition
+//                        seen/             problems that traffic showed, one file a Definition
 //
 // Promises: (1) a bad entry (corrupt, truncated, foreign, stale) is a logged, counted miss and nothing else;
 // (2) an entry is whole or absent after a crash at any step, and what commit() acknowledged survives a power
@@ -31,6 +32,7 @@
 #include "kernels_cache/index.h"
 #include "kernels_cache/probation.h"
 #include "kernels_cache/record_codec.h"
+#include "kernels_cache/seen.h"
 #include "kernels_cache/standing.h"
 
 namespace niche::kernels_cache {
@@ -87,6 +89,10 @@ class KernelCache {
   std::optional<KernelRecord> load_file(const std::string& file, Part part = Part::kRecordAndArtefact,
                                         Miss* miss = nullptr);  // as SessionEvent::record_file names it
 
+  // Problems of a Definition (its name) that were remembered here, the one seen last first. A file that cannot be
+  // used is a miss, as an entry's.
+  std::vector<SeenProblem> seen(const std::string& definition);
+
   struct Changes {
     std::vector<KernelId> added, removed;
   };
@@ -113,6 +119,8 @@ class KernelCache {
   bool proven(const KernelId& id) const;
   // kBusy: another process writes the index; nothing is lost, call again later.
   dispatch::Status flush();
+  // Adds to what seen() gives; durable when it returns. As SeenStore::merge. kUnsupported: nowhere to write.
+  dispatch::Status remember(const std::string& definition, std::vector<SeenProblem> problems);
 
   struct EntryInfo {
     KernelId id;
@@ -163,6 +171,7 @@ class KernelCache {
   std::optional<Directory> kernels_, leases_;
   std::unique_ptr<StandingStore> standings_;
   std::unique_ptr<Probation> probation_;
+  std::unique_ptr<SeenStore> seen_;
 
   mutable std::mutex mutex_;
   std::unordered_map<KernelId, Slot, KernelIdHash> slots_;

@@ -115,6 +115,7 @@ Control::~Control() {
   sessions_.clear();
   core_->dispatcher().shut_down();
   flush_served();
+  remember_all_problems();
   for (Shelf& s : shelves_)
     if (s.can_mark) (void)s.cache->probation().end_run();
 }
@@ -155,6 +156,7 @@ void Control::tick(int64_t now_ns) {
     look_after_probation(now_ns);
     flush_served();
   }
+  remember_problems(now_ns);
   publish_dirty();
   core_->dispatcher().publisher().poll();
   core_->dispatcher().graphs().poll(core_->dispatcher().publisher());

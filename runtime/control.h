@@ -120,7 +120,15 @@ class Control {
     bool yielding = false;        // the last session was asked to end for another Definition's sake
     TuningChoice tuned_on;        // the last session
     std::string publish_failure;  // the last one that was told
+    // What the cache knows of the board's problems: sightings() at the last merge; kNothing: none of them.
+    static constexpr uint64_t kNothing = UINT64_MAX;
+    uint64_t remembered = 0;
+    int64_t remember_at_ns = 0, remember_gap_ns = kRememberGapMinNs;
+    std::string remember_failure;  // the last one that was told
   };
+  // Between two merges of a Definition's problems: doubles from the first to the second, so that shapes which never end
+  // cost a write now and then. A process that is killed loses what it first saw since the last one.
+  static constexpr int64_t kRememberGapMinNs = 1'000'000'000, kRememberGapMaxNs = 256 * kRememberGapMinNs;
   // Definitions have 24 bits.
   static uint32_t place_of(uint32_t definition, uint32_t device) { return definition | device << 24; }
   // A cache directory: each device has an environment of its own, and so a directory.
@@ -178,6 +186,11 @@ class Control {
   bool may_mark(Shelf& shelf);
   bool put_on_probation(Shelf& shelf, const ResidentKernel& k);
   void quarantine(DefinitionState& d, const ResidentKernel& k, const std::string& reason);
+  // Problems of earlier processes go on the board; those of this one, into the cache: one Definition's a call.
+  void recall_problems(DefinitionState& d);
+  void remember_problems(int64_t now_ns);
+  dispatch::Status remember_problems(DefinitionState& d, int64_t now_ns);
+  void remember_all_problems();  // at the end
   void look_after_probation(int64_t now_ns);
   void end_probation_mode();
   void flush_served();

@@ -133,6 +133,8 @@ void Control::move_to(Shelf& s, std::unique_ptr<KernelCache> cache) {
     if (&shelf(*d) != &s) continue;
     d->known_records.clear();
     d->flushed_calls.clear();
+    d->remembered = DefinitionState::kNothing;
+    d->remember_at_ns = 0;
     for (const auto& [kernel_id, k] : d->residents) {
       d->known_records.insert(k->ref.id);
       const bool answers = d->board.serves(kernel_id) || d->board.challenges(kernel_id);
@@ -164,13 +166,87 @@ void Control::warm_start(DefinitionState& d) {
     else
       d.waiting.push_back(k);
   }
-  if (loaded == 0 || d.grouped) return;
+  if (d.grouped) return;
+  recall_problems(d);
+  d.dirty = d.board.unpublished();
+  if (loaded == 0) return;
   if (const Status s = d.board.publish(); !s.ok())
     event("publication", d.known.definition->name(), s.to_string(), LogLevel::kWarning);
+  d.dirty = d.board.unpublished();
   event("warm start", d.known.definition->name(),
         std::to_string(d.board.serving().size()) + " of " + std::to_string(loaded) +
-            " cached kernels serve at once",
+            " cached kernels serve at once; " + std::to_string(d.board.problems()) +
+            " problems were seen before",
         LogLevel::kInfo);
+}
+
+void Control::recall_problems(DefinitionState& d) {
+  const int64_t now = core_->clock().now_ns(), unix_now = core_->clock().unix_time_ns();
+  for (const kernels_cache::SeenProblem& s : shelf(d).cache->seen(d.known.definition->name())) {
+    dispatch::WideProblem p{d.board.prefix(), dispatch::LayoutClass::from_bits(s.layout), {}};
+    p.prefix.constraints = dispatch::ConstraintSet::from_bits(static_cast<uint8_t>(s.constraints));
+    std::copy(std::begin(s.axes), std::end(s.axes), std::begin(p.axes));
+    dispatch::Problem derived;
+    if (pack_key(p).wide() || !make_problem(d.known, p.axes, &derived))
+      continue;  // of another niche's operator
+    d.board.recall(p, now - std::max<int64_t>(0, unix_now - s.last_unix_ns));
+    ask_for_form(d, p);
+  }
+}
+
+// One Definition a tick: a merge is a durable write, under the lock.
+void Control::remember_problems(int64_t now_ns) {
+  for (auto& [id, d] : definitions_) {
+    if (now_ns < d->remember_at_ns || d->remembered == d->board.sightings()) continue;
+    const Status s = remember_problems(*d, now_ns);
+    if (s.code() == dispatch::Code::kUnsupported) continue;
+    d->remember_at_ns = now_ns + d->remember_gap_ns;
+    if (s.code() == dispatch::Code::kBusy) return;  // another process's turn
+    d->remember_gap_ns = std::min(2 * d->remember_gap_ns, kRememberGapMaxNs);
+    if (const std::string told = std::exchange(d->remember_failure, s.ok() ? "" : s.to_string());
+        !s.ok() && told != d->remember_failure)
+      event("not remembered", d->known.definition->name(), d->remember_failure, LogLevel::kWarning);
+    return;
+  }
+}
+
+// kUnsupported: not to be remembered.
+Status Control::remember_problems(DefinitionState& d, int64_t now_ns) {
+  kernels_cache::KernelCache* const cache = shelf(d).cache.get();
+  // Without kernels the library answers all of them anyway. In a group the table is the group's.
+  const bool writes = !core_->config().cache_read_only || !core_->config().state_dir.empty();
+  if (cache == nullptr || !writes || d.grouped || d.residents.empty())
+    return dispatch::unsupported("nothing to remember");
+  const uint64_t sightings = d.board.sightings();
+  const int64_t unix_now = core_->clock().unix_time_ns();
+  std::vector<kernels_cache::SeenProblem> problems;
+  for (const auto& [p, last_ns] : d.board.seen()) {
+    dispatch::KeyPrefix prefix = p.prefix;
+    prefix.constraints = d.board.prefix().constraints;
+    if (!(prefix == d.board.prefix())) continue;
+    kernels_cache::SeenProblem s;
+    std::copy(std::begin(p.axes), std::end(p.axes), std::begin(s.axes));
+    s.layout = p.layout.bits();
+    s.constraints = p.prefix.constraints.bits();
+    s.last_unix_ns = std::max<int64_t>(0, unix_now - (now_ns - last_ns));
+    problems.push_back(s);
+  }
+  const Status merged = cache->remember(d.known.definition->name(), std::move(problems));
+  if (merged.ok()) d.remembered = sightings;
+  return merged;
+}
+
+// Processes of one cache may end together: the others' turns are waited for, 100 ms at most.
+void Control::remember_all_problems() {
+  constexpr int kTries = 20;
+  for (int i = 0; i < kTries; ++i) {
+    bool busy = false;
+    for (auto& [id, d] : definitions_)
+      if (d->remembered != d->board.sightings())
+        busy |= remember_problems(*d, core_->clock().now_ns()).code() == dispatch::Code::kBusy;
+    if (!busy) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 std::shared_ptr<const ResidentKernel> Control::load_kernel(DefinitionState& d, const KernelId& id) {

@@ -258,7 +258,7 @@ void Control::propose_next(const GroupStatus& s, int64_t now_ns) {
       if (declined != group_declines_.end() && now_ns < declined->second.not_before_ns) continue;
       if (!d->flap.may_challenge(k->id(), now_ns).allowed || (!k->proven && !may_mark(shelf(*d)))) continue;
       std::vector<GroupChange> changes;
-      for (const dispatch::WideProblem& p : d->board.seen()) {
+      for (const auto& [p, last_ns] : d->board.seen()) {
         if (changes.size() == kProblemsAProposal) break;
         if (k->kernel->refuses(p.prefix.constraints, p.layout, p.axes) != dispatch::FallbackReason::kNone)
           continue;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 namespace niche::core {
 
@@ -76,10 +77,12 @@ bool RouteBoard::serves(uint64_t id) const {
 }
 
 bool RouteBoard::see(const WideProblem& problem, int64_t now_ns) {
-  const auto [at, fresh] = problems_.try_emplace(pack_key(problem), Seen{problem, now_ns, nullptr});
+  const auto [at, fresh] = problems_.try_emplace(pack_key(problem), Seen{problem, now_ns, nullptr, false});
   at->second.last_ns = now_ns;
   if (fresh) fresh_.push_back(at->first);
-  if (!fresh || problems_.size() <= kProblemsMax) return fresh;
+  const bool first = !std::exchange(at->second.live, true);
+  if (first) ++sightings_;
+  if (!fresh || problems_.size() <= kProblemsMax) return first;
   // Full: the eighth that was not seen for longest gives way.
   std::vector<std::pair<int64_t, dispatch::ProblemKey>> by_age;
   for (const auto& [key, seen] : problems_) by_age.emplace_back(seen.last_ns, key);
@@ -94,13 +97,18 @@ bool RouteBoard::see(const WideProblem& problem, int64_t now_ns) {
   return true;
 }
 
-std::vector<WideProblem> RouteBoard::seen() const {
-  std::vector<const Seen*> all;
-  for (const auto& [key, seen] : problems_) all.push_back(&seen);
-  std::sort(all.begin(), all.end(), [](const Seen* a, const Seen* b) { return a->last_ns > b->last_ns; });
-  std::vector<WideProblem> problems;
-  for (const Seen* s : all) problems.push_back(s->problem);
-  return problems;
+void RouteBoard::recall(const WideProblem& problem, int64_t last_ns) {
+  if (problems_.size() >= kProblemsMax) return;
+  const auto [at, fresh] = problems_.try_emplace(pack_key(problem), Seen{problem, last_ns, nullptr, false});
+  if (fresh) fresh_.push_back(at->first);
+}
+
+std::vector<RouteBoard::Sighting> RouteBoard::seen() const {
+  std::vector<Sighting> all;
+  for (const auto& [key, seen] : problems_) all.push_back({seen.problem, seen.last_ns});
+  std::sort(all.begin(), all.end(),
+            [](const Sighting& a, const Sighting& b) { return a.last_ns > b.last_ns; });
+  return all;
 }
 
 void RouteBoard::set_form(uint64_t c, std::shared_ptr<const Kernel> form) {

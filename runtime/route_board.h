@@ -11,7 +11,8 @@
 //   (3) unseen shapes between problems that were measured go to who won there, kernel or library
 //       (measured_regions.h); others inside the Guard of a kernel that reaches far (ResidentKernel) are that
 //       kernel's, an incumbent's before the challenger's; elsewhere the best library form of their class;
-//   (4) at most kProblemsMax exact problems, least recently seen go first.
+//   (4) at most kProblemsMax exact problems, least recently seen go first; those of earlier processes (recall())
+//       count as seen.
 // Progress: publish() does not wait for readers. Cost: publish: some µs a problem of this Definition.
 // Why not simpler: one route a kernel would do if Guards did not overlap; sessions commit one kernel for
 // small and another for large shapes, verified on the same box.
@@ -50,10 +51,20 @@ class RouteBoard {
   bool challenges(uint64_t kernel_id) const { return challenger_ && challenger_->id() == kernel_id; }
 
   // ---- problems
-  // True when the table has to change for it.
+  // True the first time in this process: the table may have to change for it.
   bool see(const dispatch::WideProblem& problem, int64_t now_ns);
+  // Of an earlier process: has its entry from the next publish() on, as if it had been seen then. Ignored where
+  // the board knows it, or is full.
+  void recall(const dispatch::WideProblem& problem, int64_t last_ns);
   size_t problems() const { return problems_.size(); }
-  std::vector<dispatch::WideProblem> seen() const;  // the most recent first
+  struct Sighting {
+    dispatch::WideProblem problem;
+    int64_t last_ns = 0;
+  };
+  std::vector<Sighting> seen() const;  // the most recent first
+  // Times that see() was true.
+  uint64_t sightings() const { return sightings_; }
+  const dispatch::KeyPrefix& prefix() const { return prefix_; }
 
   // The best library form of the class that a problem falls into (form_class()); replaces what was known.
   void set_form(uint64_t form_class, std::shared_ptr<const dispatch::Kernel> form);
@@ -88,6 +99,7 @@ class RouteBoard {
     dispatch::WideProblem problem;
     int64_t last_ns = 0;
     const dispatch::Route* published = nullptr;
+    bool live = false;  // in this process
   };
   dispatch::Result<std::shared_ptr<dispatch::Route>> route_for(const Choice& choice);
   dispatch::Status publish_problem(Seen& seen);
@@ -108,6 +120,7 @@ class RouteBoard {
   std::map<Key, std::shared_ptr<dispatch::Route>> routes_;
   std::unordered_map<dispatch::ProblemKey, Seen, dispatch::ProblemKeyHash> problems_;
   std::unordered_map<uint64_t, std::shared_ptr<const dispatch::Kernel>> forms_;
+  uint64_t sightings_ = 0;
   std::vector<uint64_t> regions_;
   std::vector<dispatch::ProblemKey> fresh_;  // seen since the last publication
   bool changed_ = true;                      // kernels or forms changed: every entry is looked at anew

@@ -17,9 +17,16 @@ class KernelCacheFault : public CacheTest {
   FaultyFiles files_;
 };
 
-// One commit, flush, quarantine and probation mark; returns what was acknowledged.
+SeenProblem seen_at(int64_t m) {
+  SeenProblem p;
+  p.axes[0] = m;
+  p.last_unix_ns = m;
+  return p;
+}
+
+// One commit, flush, quarantine, merge of seen problems and probation mark; returns what was acknowledged.
 struct Acknowledged {
-  bool opened = false, committed = false, quarantined = false, marked = false;
+  bool opened = false, committed = false, quarantined = false, remembered = false, marked = false;
 };
 
 Acknowledged work(const CacheOptions& o, int64_t now, std::unique_ptr<KernelCache>* keep) {
@@ -32,6 +39,7 @@ Acknowledged work(const CacheOptions& o, int64_t now, std::unique_ptr<KernelCach
   const auto flushed = (*cache)->flush();
   (void)flushed;  // the index may be lost at any time
   done.quarantined = (*cache)->standings().quarantine(kernel_ref(test_record(3)), "slow", now).ok();
+  done.remembered = (*cache)->remember("d", {seen_at(2)}).ok();
   if ((*cache)->probation().begin_run(now).ok())
     done.marked = (*cache)->probation().mark(kernel_ref(test_record(1)), now).ok();
   *keep = std::move(*cache);
@@ -54,6 +62,7 @@ TEST_P(EveryStep, LosesNothingAcknowledgedAndUsesNothingHalf) {
         auto cache = open(before);
         ASSERT_TRUE(cache->commit(test_record(1)).ok());
         ASSERT_TRUE(cache->commit(test_record(3)).ok());
+        ASSERT_TRUE(cache->remember("d", {seen_at(1)}).ok());
       }
       if (at == 1 && cut == 0) {  // how many steps are there?
         std::unique_ptr<KernelCache> keep;
@@ -64,7 +73,7 @@ TEST_P(EveryStep, LosesNothingAcknowledgedAndUsesNothingHalf) {
           std::filesystem::permissions(e.path(), std::filesystem::perms::owner_all);
         std::filesystem::permissions(copy, std::filesystem::perms::owner_all);
         const Acknowledged all = work(faulty_options(copy), now_, &keep);
-        ASSERT_TRUE(all.committed && all.quarantined && all.marked);
+        ASSERT_TRUE(all.committed && all.quarantined && all.remembered && all.marked);
         steps = files_.steps();
         ASSERT_GT(steps, 20);
       }
@@ -98,6 +107,9 @@ TEST_P(EveryStep, LosesNothingAcknowledgedAndUsesNothingHalf) {
       } else {
         EXPECT_NE(condemned, StandingState::kHeld);
       }
+      const auto seen = cache->seen("d");
+      ASSERT_GE(seen.size(), done.remembered ? 2u : 1u) << "what an earlier process remembered stays";
+      EXPECT_EQ(seen.back().axes[0], 1);
       const StandingState marked = cache->standings().state(kernel_id(test_record(1)));
       if (done.marked) {
         EXPECT_EQ(marked, StandingState::kHeld);

@@ -105,6 +105,69 @@ TEST_F(KernelCacheStress, AKillAtAnyMomentLosesNothingAcknowledged) {
   EXPECT_GE(acknowledged.size(), 25u);
 }
 
+// Two processes remember problems, one after the other is killed: what was acknowledged is there, the file is whole.
+TEST_F(KernelCacheStress, AKillWhileRememberingLosesNothingAcknowledged) {
+  std::mt19937 random(6);
+  std::set<int64_t> acknowledged;
+  const auto problem = [](int64_t m) {
+    SeenProblem p;
+    p.axes[0] = m;
+    p.last_unix_ns = m;
+    return p;
+  };
+  { auto cache = open(); }
+  struct Writer {
+    pid_t pid;
+    int from;
+  };
+  const auto begin = [&](int64_t first) {
+    int pipe_fds[2];
+    EXPECT_EQ(::pipe2(pipe_fds, O_CLOEXEC), 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      auto cache = KernelCache::open(options());
+      if (!cache.ok()) ::_exit(2);
+      for (int64_t m = first;; ++m) {
+        const auto merged = (*cache)->remember("d", {problem(m)});
+        if (merged.code() == dispatch::Code::kBusy) continue;  // never acknowledged: the next one is another
+        if (!merged.ok()) ::_exit(3);
+        if (::write(pipe_fds[1], &m, sizeof m) != sizeof m) ::_exit(4);
+      }
+    }
+    ::close(pipe_fds[1]);
+    return Writer{pid, pipe_fds[0]};
+  };
+  for (int round = 0; round < 15; ++round) {
+    const Writer writers[] = {begin(1 + round * 2'000'000), begin(1'000'001 + round * 2'000'000)};
+    for (const Writer& w : writers) {
+      const int kill_after = static_cast<int>(random() % 8);
+      int n = 0;
+      for (int64_t m; n <= kill_after && ::read(w.from, &m, sizeof m) == sizeof m; ++n)
+        acknowledged.insert(m);
+      ::kill(w.pid, SIGKILL);
+      for (int64_t m; ::read(w.from, &m, sizeof m) == sizeof m;) acknowledged.insert(m);
+      ::close(w.from);
+      int status = 0;
+      ASSERT_EQ(::waitpid(w.pid, &status, 0), w.pid);
+      ASSERT_TRUE(WIFSIGNALED(status)) << "child ended with " << WEXITSTATUS(status);
+    }
+  }
+  auto cache = open();
+  std::set<int64_t> found;
+  for (const SeenProblem& p : cache->seen("d")) found.insert(p.axes[0]);
+  for (MissReason bad : {MissReason::kCorrupt, MissReason::kTruncated, MissReason::kForeign, MissReason::kIo})
+    EXPECT_EQ(cache->counters().misses[static_cast<size_t>(bad)], 0u) << miss_reason_name(bad);
+  EXPECT_GE(acknowledged.size(), 30u);
+  size_t missing = 0;
+  if (found.size() < SeenStore::kProblemsMax) {
+    for (int64_t m : acknowledged) missing += found.count(m) == 0;
+  } else {  // more than the bound were written: the latest are there
+    for (auto m = acknowledged.rbegin(); m != acknowledged.rend() && *m > *found.begin(); ++m)
+      missing += found.count(*m) == 0;
+  }
+  EXPECT_EQ(missing, 0u);
+}
+
 TEST_F(KernelCacheStress, AStoppedProcessDelaysNobody) {
   { auto cache = open(); }
   int pipe_fds[2];

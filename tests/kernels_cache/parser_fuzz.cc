@@ -79,6 +79,31 @@ TEST(RecordFuzz, EveryTruncationIsRefused) {
   }
 }
 
+TEST(SeenFuzz, DamagedListsAreRefusedOrValid) {
+  std::mt19937 random(4);
+  std::vector<SeenProblem> problems(20);
+  for (SeenProblem& p : problems) p.axes[0] = static_cast<int64_t>(random() % 1000);
+  const auto whole = encode_seen("rms_norm.f32.N64", problems);
+  int refused = 0;
+  for (int i = 0; i < 40'000; ++i) {
+    Miss miss;
+    const auto list = decode_seen(exact(damage(whole, random)), "rms_norm.f32.N64", "s", &miss);
+    refused += !list;
+    if (!list) {
+      EXPECT_FALSE(miss.text.empty());
+      continue;
+    }
+    EXPECT_EQ(list->size(), problems.size());
+    for (const SeenProblem& p : *list) EXPECT_GE(p.axes[0], 0);
+  }
+  EXPECT_GT(refused, 5'000);
+  for (size_t n = 0; n < whole.size(); ++n) {
+    const std::vector<uint8_t> cut(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(n));
+    Miss miss;
+    EXPECT_FALSE(decode_seen(cut, "rms_norm.f32.N64", "s", &miss)) << n;
+  }
+}
+
 TEST(EntryFuzz, NoDamagedEntryIsEverUsed) {
   std::mt19937 random(2);
   const auto whole = *encode_entry(test_record(1, 300), kTag);
