@@ -190,7 +190,6 @@ void Control::recall_problems(DefinitionState& d) {
     if (pack_key(p).wide() || !make_problem(d.known, p.axes, &derived))
       continue;  // of another niche's operator
     d.board.recall(p, now - std::max<int64_t>(0, unix_now - s.last_unix_ns));
-    ask_for_form(d, p);
   }
 }
 
