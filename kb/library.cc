@@ -1,7 +1,5 @@
 #include "kb/library.h"
 
-#include <sqlite3.h>
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -27,15 +25,6 @@ std::string lower(std::string_view s) {
   std::string out(s);
   for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return out;
-}
-
-struct Statement {
-  sqlite3_stmt* s = nullptr;
-  ~Statement() { sqlite3_finalize(s); }
-};
-
-Status sqlite_error(sqlite3* db, const std::string& what) {
-  return dispatch::internal("kb index: " + what + ": " + sqlite3_errmsg(db));
 }
 
 // How much a document's front matter speaks for it. Below 0: it does not belong here.
@@ -90,8 +79,6 @@ std::string fts_query(std::string_view text) {
   return out;
 }
 
-Library::~Library() { sqlite3_close(db_); }
-
 Status Library::add(std::string_view text, const std::string& origin) {
   auto d = parse_document(text, origin);
   if (!d.ok()) return d.status();
@@ -130,36 +117,29 @@ Result<std::unique_ptr<Library>> Library::open(const std::string& directory) {
 }
 
 Status Library::index() {
-  if (sqlite3_open(":memory:", &db_) != SQLITE_OK) return sqlite_error(db_, "open");
-  const char* schema =
+  auto db = Database::open("kb index", ":memory:", 0);
+  if (!db.ok()) return db.status();
+  db_ = std::move(*db);
+  NICHE_RETURN_IF_ERROR(db_->exec(
       "CREATE VIRTUAL TABLE documents USING fts5(title, symptom, body, tokenize=\"unicode61 tokenchars "
       "'_'\");"
-      "CREATE VIRTUAL TABLE modules USING fts5(heading, body, tokenize=\"unicode61 tokenchars '_'\");";
-  if (sqlite3_exec(db_, schema, nullptr, nullptr, nullptr) != SQLITE_OK) return sqlite_error(db_, "schema");
-  Statement document, module;
-  sqlite3_prepare_v2(db_, "INSERT INTO documents(rowid, title, symptom, body) VALUES(?,?,?,?)", -1,
-                     &document.s, nullptr);
-  sqlite3_prepare_v2(db_, "INSERT INTO modules(rowid, heading, body) VALUES(?,?,?)", -1, &module.s, nullptr);
-  const auto put = [](sqlite3_stmt* s, int i, const std::string& t) {
-    sqlite3_bind_text(s, i, t.data(), static_cast<int>(t.size()), SQLITE_TRANSIENT);
-  };
+      "CREATE VIRTUAL TABLE modules USING fts5(heading, body, tokenize=\"unicode61 tokenchars '_'\");"));
+  auto document = db_->prepare("INSERT INTO documents(rowid, title, symptom, body) VALUES(?,?,?,?)");
+  if (!document.ok()) return document.status();
+  auto module = db_->prepare("INSERT INTO modules(rowid, heading, body) VALUES(?,?,?)");
+  if (!module.ok()) return module.status();
   for (size_t d = 0; d < documents_.size(); ++d) {
     const Document& doc = documents_[d];
     std::string body;
     for (size_t m = 0; m < doc.modules.size(); ++m) {
       body += doc.modules[m].text;
-      sqlite3_bind_int64(module.s, 1, static_cast<int64_t>(d * 1000 + m));
-      put(module.s, 2, doc.modules[m].heading);
-      put(module.s, 3, doc.modules[m].text);
-      if (sqlite3_step(module.s) != SQLITE_DONE) return sqlite_error(db_, doc.id);
-      sqlite3_reset(module.s);
+      module->bind(static_cast<int64_t>(d * 1000 + m)).bind(doc.modules[m].heading);
+      NICHE_RETURN_IF_ERROR(module->bind(doc.modules[m].text).run());
+      module->reset();
     }
-    sqlite3_bind_int64(document.s, 1, static_cast<int64_t>(d));
-    put(document.s, 2, doc.title);
-    put(document.s, 3, doc.symptom);
-    put(document.s, 4, body);
-    if (sqlite3_step(document.s) != SQLITE_DONE) return sqlite_error(db_, doc.id);
-    sqlite3_reset(document.s);
+    document->bind(static_cast<int64_t>(d)).bind(doc.title).bind(doc.symptom);
+    NICHE_RETURN_IF_ERROR(document->bind(body).run());
+    document->reset();
   }
   return {};
 }
@@ -167,14 +147,11 @@ Status Library::index() {
 Result<std::map<int64_t, double>> Library::match(const char* sql, const std::string& match) {
   std::map<int64_t, double> scores;
   if (match.empty()) return scores;
-  Statement s;
-  if (sqlite3_prepare_v2(db_, sql, -1, &s.s, nullptr) != SQLITE_OK) return sqlite_error(db_, "search");
-  sqlite3_bind_text(s.s, 1, match.data(), static_cast<int>(match.size()), SQLITE_TRANSIENT);
-  int rc = SQLITE_ROW;
-  // bm25 is smaller for better matches.
-  while ((rc = sqlite3_step(s.s)) == SQLITE_ROW)
-    scores[sqlite3_column_int64(s.s, 0)] = -sqlite3_column_double(s.s, 1);
-  if (rc != SQLITE_DONE) return sqlite_error(db_, "search");
+  auto s = db_->prepare(sql);
+  if (!s.ok()) return s.status();
+  s->bind(match);
+  while (s->step()) scores[s->integer(0)] = -s->real(1);  // bm25 is smaller for better matches
+  if (!s->status().ok()) return s->status();
   return scores;
 }
 

@@ -13,8 +13,7 @@
 
 #include "dispatch/base/status.h"
 #include "kb/document.h"
-
-struct sqlite3;
+#include "kb/sqlite.h"
 
 namespace niche::kb {
 
@@ -41,9 +40,6 @@ class Library {
   // Shipped documents, and every .md below `directory` (empty: none). kInvalid: a document that does not
   // parse; kBusy: an id that is there twice.
   static dispatch::Result<std::unique_ptr<Library>> open(const std::string& directory = {});
-  ~Library();
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
 
   // Best first; together at most query.bytes_max bytes of text.
   dispatch::Result<std::vector<Hit>> search(const Query& query);
@@ -58,7 +54,7 @@ class Library {
   dispatch::Result<std::map<int64_t, double>> match(const char* sql, const std::string& match);
 
   std::vector<Document> documents_;
-  sqlite3* db_ = nullptr;
+  std::unique_ptr<Database> db_;
 };
 
 // "cpu" holds for "cpu.avx2"; an empty list, or an empty platform, for everything.

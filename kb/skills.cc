@@ -1,7 +1,5 @@
 #include "kb/skills.h"
 
-#include <sqlite3.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -17,6 +15,8 @@ using dispatch::Status;
 
 constexpr size_t kTextBytesMax = 2048;
 constexpr int kHopelessAfter = 8;
+constexpr int kLockTimeoutMs = 5000;
+constexpr const char* kKind = "skills";  // in messages
 
 constexpr const char* kSchema =
     "CREATE TABLE IF NOT EXISTS skills(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, op TEXT NOT NULL, dtype "
@@ -25,14 +25,6 @@ constexpr const char* kSchema =
     "NOT NULL "
     "DEFAULT 0, helped INTEGER NOT NULL DEFAULT 0, session TEXT NOT NULL, unix_ns INTEGER NOT NULL, "
     "UNIQUE(kind, op, dtype, arch, title)) STRICT";
-
-struct Statement {
-  sqlite3_stmt* s = nullptr;
-  ~Statement() { sqlite3_finalize(s); }
-  void bind(int i, const std::string& t) {
-    sqlite3_bind_text(s, i, t.data(), static_cast<int>(t.size()), SQLITE_TRANSIENT);
-  }
-};
 
 std::string cut(std::string_view s) {
   size_t n = std::min(s.size(), kTextBytesMax);
@@ -48,87 +40,56 @@ double promise(const Skill& s, double total) {
 
 }  // namespace
 
-SkillBook::~SkillBook() { sqlite3_close(db_); }
-
-Status SkillBook::run(const std::string& sql) {
-  char* error = nullptr;
-  if (sqlite3_exec(db_, sql.c_str(), nullptr, nullptr, &error) == SQLITE_OK) return {};
-  const std::string what = "skills " + path_ + ": " + (error != nullptr ? error : "?");
-  sqlite3_free(error);
-  const int code = sqlite3_errcode(db_) & 0xff;
-  if (code == SQLITE_BUSY) return dispatch::busy(what);
-  return code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? dispatch::corrupt(what) : dispatch::io_error(what);
+Result<std::unique_ptr<SkillBook>> SkillBook::open(const std::string& path) {
+  auto db = Database::open(kKind, path, kLockTimeoutMs);
+  if (!db.ok()) return db.status();
+  NICHE_RETURN_IF_ERROR((*db)->exec("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL"));
+  NICHE_RETURN_IF_ERROR((*db)->exec(kSchema));
+  return std::unique_ptr<SkillBook>(new SkillBook(std::move(*db)));
 }
 
-Result<std::unique_ptr<SkillBook>> SkillBook::open(const std::string& path) {
-  std::unique_ptr<SkillBook> book(new SkillBook());
-  book->path_ = path;
-  if (sqlite3_open(path.c_str(), &book->db_) != SQLITE_OK)
-    return dispatch::io_error("skills " + path + ": " + sqlite3_errmsg(book->db_));
-  sqlite3_busy_timeout(book->db_, 5000);
-  NICHE_RETURN_IF_ERROR(book->run("PRAGMA journal_mode=WAL"));
-  NICHE_RETURN_IF_ERROR(book->run("PRAGMA synchronous=NORMAL"));
-  NICHE_RETURN_IF_ERROR(book->run(kSchema));
-  return book;
+Status SkillBook::look_at(const std::string& path, const std::function<Status(SkillBook&)>& look) {
+  return Database::look_at(kKind, path, kLockTimeoutMs, [&](std::unique_ptr<Database> db) -> Status {
+    auto tables = db->scalar("SELECT count(*) FROM sqlite_schema WHERE name='skills'");
+    if (!tables.ok()) return tables.status();
+    if (*tables == 0) return dispatch::not_found(db->name() + ": no skill was ever written to it");
+    SkillBook book(std::move(db));
+    return look(book);
+  });
 }
 
 Result<int64_t> SkillBook::add(const Skill& skill) {
-  Statement s;
-  if (sqlite3_prepare_v2(
-          db_,
-          "INSERT INTO skills(kind, op, dtype, arch, title, text, gain, session, unix_ns) "
-          "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET gain=max(gain, excluded.gain) RETURNING id",
-          -1, &s.s, nullptr) != SQLITE_OK)
-    return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
-  int i = 0;
-  for (const std::string& t :
-       {skill.kind, skill.op, skill.dtype, skill.arch, cut(skill.title), cut(skill.text)})
-    s.bind(++i, t);
-  sqlite3_bind_double(s.s, 7, skill.gain);
-  s.bind(8, skill.session);
-  sqlite3_bind_int64(s.s, 9, skill.unix_ns);
-  if (sqlite3_step(s.s) != SQLITE_ROW)
-    return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
-  const int64_t id = sqlite3_column_int64(s.s, 0);
-  sqlite3_step(s.s);
+  int64_t id = 0;
+  {
+    auto s = db_->prepare(
+        "INSERT INTO skills(kind, op, dtype, arch, title, text, gain, session, unix_ns) "
+        "VALUES(?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET gain=max(gain, excluded.gain) RETURNING id");
+    if (!s.ok()) return s.status();
+    s->bind(skill.kind).bind(skill.op).bind(skill.dtype).bind(skill.arch);
+    s->bind(cut(skill.title)).bind(cut(skill.text)).bind(skill.gain).bind(skill.session).bind(skill.unix_ns);
+    if (s->step()) id = s->integer(0);
+    NICHE_RETURN_IF_ERROR(s->run());
+  }
   NICHE_RETURN_IF_ERROR(
-      run("DELETE FROM skills WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY op, "
-          "arch ORDER BY "
-          "helped DESC, unix_ns DESC) AS place FROM skills) WHERE place > 200)"));
+      db_->exec("DELETE FROM skills WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY "
+                "op, arch ORDER BY "
+                "helped DESC, unix_ns DESC) AS place FROM skills) WHERE place > 200)"));
   return id;
 }
 
 Result<std::vector<Skill>> SkillBook::read(const std::string& where, const std::vector<std::string>& values) {
-  Statement s;
-  const std::string sql =
+  auto s = db_->prepare(
       "SELECT id, kind, op, dtype, arch, title, text, gain, shown, helped, session, unix_ns FROM skills "
       "WHERE " +
-      where + " ORDER BY helped DESC, id LIMIT 1000";
-  if (sqlite3_prepare_v2(db_, sql.c_str(), -1, &s.s, nullptr) != SQLITE_OK)
-    return dispatch::io_error("skills " + path_ + ": " + sqlite3_errmsg(db_));
-  for (size_t i = 0; i < values.size(); ++i) s.bind(static_cast<int>(i) + 1, values[i]);
-  const auto text = [&](int i) {
-    const auto* t = reinterpret_cast<const char*>(sqlite3_column_text(s.s, i));
-    return std::string(t != nullptr ? t : "");
-  };
+      where + " ORDER BY helped DESC, id LIMIT 1000");
+  if (!s.ok()) return s.status();
+  for (const std::string& v : values) s->bind(v);
   std::vector<Skill> skills;
-  int rc = SQLITE_ROW;
-  while ((rc = sqlite3_step(s.s)) == SQLITE_ROW) {
-    Skill k{sqlite3_column_int64(s.s, 0),
-            text(1),
-            text(2),
-            text(3),
-            text(4),
-            text(5),
-            text(6),
-            sqlite3_column_double(s.s, 7),
-            sqlite3_column_int(s.s, 8),
-            sqlite3_column_int(s.s, 9),
-            text(10),
-            sqlite3_column_int64(s.s, 11)};
-    skills.push_back(std::move(k));
-  }
-  if (rc != SQLITE_DONE) return dispatch::corrupt("skills " + path_ + ": " + sqlite3_errmsg(db_));
+  while (s->step())
+    skills.push_back({s->integer(0), s->text(1), s->text(2), s->text(3), s->text(4), s->text(5), s->text(6),
+                      s->real(7), static_cast<int>(s->integer(8)), static_cast<int>(s->integer(9)),
+                      s->text(10), s->integer(11)});
+  if (!s->status().ok()) return s->status();
   return skills;
 }
 
@@ -204,8 +165,8 @@ Status SkillBook::shown(const std::vector<int64_t>& ids, bool helped) {
     list += std::to_string(id);
   }
   if (list.empty()) return {};
-  return run("UPDATE skills SET shown=shown+1, helped=helped+" + std::string(helped ? "1" : "0") +
-             " WHERE id IN (" + list + ")");
+  return db_->exec("UPDATE skills SET shown=shown+1, helped=helped+" + std::string(helped ? "1" : "0") +
+                   " WHERE id IN (" + list + ")");
 }
 
 std::string quoted(std::string_view text) {

@@ -11,14 +11,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "dispatch/base/status.h"
-
-struct sqlite3;
+#include "kb/sqlite.h"
 
 namespace niche::kb {
 
@@ -40,9 +40,10 @@ class SkillBook {
  public:
   // kCorrupt, kIo: the file.
   static dispatch::Result<std::unique_ptr<SkillBook>> open(const std::string& path);
-  ~SkillBook();
-  SkillBook(const SkillBook&) = delete;
-  SkillBook& operator=(const SkillBook&) = delete;
+  // To look at one without the right to write to it: Database::look_at. kNotFound: there is none, or nothing was ever
+  // written to it.
+  static dispatch::Status look_at(const std::string& path,
+                                  const std::function<dispatch::Status(SkillBook&)>& look);
 
   // A text that is there already (same kind, operator, type, architecture, title) keeps its record; the
   // larger gain stands. Gives the id.
@@ -59,11 +60,9 @@ class SkillBook {
   dispatch::Result<std::vector<Skill>> all(const std::string& op = {});
 
  private:
-  SkillBook() = default;
+  explicit SkillBook(std::unique_ptr<Database> db) : db_(std::move(db)) {}
   dispatch::Result<std::vector<Skill>> read(const std::string& where, const std::vector<std::string>& values);
-  dispatch::Status run(const std::string& sql);
-  sqlite3* db_ = nullptr;
-  std::string path_;
+  std::unique_ptr<Database> db_;
 };
 
 // Each line behind "> ", control characters removed, section tags defused: what a reader cannot take for a

@@ -15,6 +15,7 @@ using dispatch::Code;
 using dispatch::Result;
 using dispatch::Status;
 
+constexpr const char* kKind = "store";          // in messages
 constexpr int64_t kApplicationId = 0x6e696368;  // "nich"
 
 // Version 1. A change adds a new list of statements, run on files of the version before; none is ever edited.
@@ -46,6 +47,11 @@ CREATE TABLE questions(
 
 constexpr const char* kSchema3 = "ALTER TABLE sessions ADD COLUMN process TEXT NOT NULL DEFAULT ''";
 
+// What a reader of an older file sees in its place.
+constexpr const char* kRead1 =
+    "CREATE TEMP TABLE questions(session TEXT, number INTEGER, outcome TEXT, usd REAL, tokens INTEGER)";
+constexpr const char* kRead2 = "CREATE TEMP VIEW sessions AS SELECT *, '' AS process FROM main.sessions";
+
 Status with_advice(const Status& s, const std::string& path) {
   if (s.code() != Code::kCorrupt) return s;
   return dispatch::corrupt(s.message() + "; move " + path +
@@ -61,11 +67,22 @@ int64_t file_bytes(const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<Store>> Store::open(const std::string& path, const StoreOptions& options) {
-  auto db = Database::open(path, options.lock_timeout_ms);
+  auto db = Database::open(kKind, path, options.lock_timeout_ms);
   if (!db.ok()) return with_advice(db.status(), path);
   std::unique_ptr<Store> store(new Store(std::move(*db)));
   if (Status s = store->prepare_file(options); !s.ok()) return with_advice(s, path);
   return store;
+}
+
+Status Store::look_at(const std::string& path, const std::function<Status(Store&)>& look,
+                      const StoreOptions& options) {
+  return with_advice(Database::look_at(kKind, path, options.lock_timeout_ms,
+                                       [&](std::unique_ptr<Database> db) -> Status {
+                                         Store store(std::move(db));
+                                         NICHE_RETURN_IF_ERROR(store.prepare_to_read());
+                                         return look(store);
+                                       }),
+                     path);
 }
 
 Result<Store::Opened> Store::open_or_fresh(const std::string& path, const StoreOptions& options) {
@@ -82,6 +99,30 @@ Result<Store::Opened> Store::open_or_fresh(const std::string& path, const StoreO
     if (opened.damage.ok()) opened.damage = store.status();
     candidate = path + "." + std::to_string(n);
   }
+}
+
+Status Store::known_file(int64_t application, int64_t version) const {
+  if (application != kApplicationId)
+    return dispatch::corrupt("store " + path() + ": an SQLite file, but not of niche (application id " +
+                             std::to_string(application) + ")");
+  if (version > kSchemaVersion)
+    return dispatch::unsupported("store " + path() + ": schema " + std::to_string(version) +
+                                 ", this niche knows " + std::to_string(kSchemaVersion));
+  return {};
+}
+
+Status Store::prepare_to_read() {
+  auto version = db_->scalar("PRAGMA user_version");
+  auto application = db_->scalar("PRAGMA application_id");
+  auto tables = db_->scalar("SELECT count(*) FROM sqlite_schema");
+  for (const auto* r : {&version, &application, &tables})
+    if (!r->ok()) return r->status();
+  if (*version == 0 && *tables == 0)
+    return dispatch::not_found("store " + path() + ": no session was ever recorded in it");
+  NICHE_RETURN_IF_ERROR(known_file(*application, *version));
+  if (*version < 2) NICHE_RETURN_IF_ERROR(db_->exec(kRead1));
+  if (*version < 3) NICHE_RETURN_IF_ERROR(db_->exec(kRead2));
+  return {};
 }
 
 Status Store::prepare_file(const StoreOptions& options) {
@@ -107,15 +148,10 @@ Status Store::prepare_file(const StoreOptions& options) {
     NICHE_RETURN_IF_ERROR(db_->exec(kSchema3));
     const std::string mark = "PRAGMA user_version=" + std::to_string(kSchemaVersion) +
                              "; PRAGMA application_id=" + std::to_string(kApplicationId);
-    NICHE_RETURN_IF_ERROR(db_->exec(mark.c_str()));
+    NICHE_RETURN_IF_ERROR(db_->exec(mark));
     return t.commit();
   }
-  if (*application != kApplicationId)
-    return dispatch::corrupt("store " + path() + ": an SQLite file, but not of niche (application id " +
-                             std::to_string(*application) + ")");
-  if (*version > kSchemaVersion)
-    return dispatch::unsupported("store " + path() + ": schema " + std::to_string(*version) +
-                                 ", this niche knows " + std::to_string(kSchemaVersion));
+  NICHE_RETURN_IF_ERROR(known_file(*application, *version));
   if (*version < 2) {
     NICHE_RETURN_IF_ERROR(db_->exec(kSchema2));
     NICHE_RETURN_IF_ERROR(db_->exec("PRAGMA user_version=2"));
@@ -217,7 +253,7 @@ Status Store::prune(int sessions_max, int64_t bytes_max) {
         "; DELETE FROM blobs WHERE hash NOT IN (SELECT source_hash FROM nodes) AND hash NOT IN "
         "(SELECT json_extract(point_json, '$.exchange') FROM nodes WHERE family='model' AND "
         "json_extract(point_json, '$.exchange') IS NOT NULL)";
-    if (keep < *sessions) NICHE_RETURN_IF_ERROR(db_->exec(sql.c_str()));
+    if (keep < *sessions) NICHE_RETURN_IF_ERROR(db_->exec(sql));
     // Freed pages are used again before the file grows: what counts is what is in use.
     auto pages = db_->scalar("PRAGMA page_count");
     auto free_pages = db_->scalar("PRAGMA freelist_count");

@@ -11,6 +11,7 @@
 // µs, reads are indexed.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,9 +20,13 @@
 
 #include "dispatch/base/status.h"
 #include "evolve/store/rows.h"
-#include "evolve/store/sqlite.h"
+#include "kb/sqlite.h"
 
 namespace niche::evolve::store {
+
+using kb::Database;
+using kb::Statement;
+using kb::Transaction;
 
 inline constexpr int kSchemaVersion = 3;
 
@@ -34,6 +39,13 @@ class Store {
  public:
   static dispatch::Result<std::unique_ptr<Store>> open(const std::string& path,
                                                        const StoreOptions& options = {});
+
+  // To look at a store without the right to write to it: the file and what lies beside it stay as they are, and `look`
+  // sees one state of it (Database::look_at says how, and why `look` may be called again). Stores of older niches are
+  // read as they are. kNotFound: there is none, or nothing was ever written to it.
+  static dispatch::Status look_at(const std::string& path,
+                                  const std::function<dispatch::Status(Store&)>& look,
+                                  const StoreOptions& options = {});
 
   // As open(), but a damaged file (or one of a newer niche) does not stop the session: it is left as it is,
   // and
@@ -89,6 +101,9 @@ class Store {
  private:
   explicit Store(std::unique_ptr<Database> db) : db_(std::move(db)) {}
   dispatch::Status prepare_file(const StoreOptions& options);
+  dispatch::Status prepare_to_read();
+  // kCorrupt: another program's; kUnsupported: a newer niche's.
+  dispatch::Status known_file(int64_t application, int64_t version) const;
   dispatch::Result<std::vector<NodeRow>> query_nodes(std::string_view sql, const std::string& session,
                                                      int node);
   dispatch::Result<std::vector<SessionRow>> query_sessions(std::string_view where, std::string_view text,

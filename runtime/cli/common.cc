@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -223,6 +225,26 @@ Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open_root() cons
   if (environments_in(dir).empty())
     return dispatch::not_found("cache " + dir + ": no cache of kernels is there");
   return open(kernels_cache::Access::kReadWrite);
+}
+
+Status write_out(const std::string& path, std::string_view text) {
+  const std::string what = "write " + (path.empty() ? "standard output" : path);
+  std::FILE* file = path.empty() ? stdout : std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return dispatch::errno_status(what);
+  Status s;
+  if (std::fwrite(text.data(), 1, text.size(), file) != text.size() || std::fflush(file) != 0)
+    s = dispatch::errno_status(what);
+  std::clearerr(file);  // said once, by the caller
+  if (!path.empty() && std::fclose(file) != 0 && s.ok()) s = dispatch::errno_status(what);
+  return s;
+}
+
+int printed(int exit_code) {
+  std::cout.flush();
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
+  return fail(errno != 0 ? dispatch::errno_status("write standard output")
+                         : dispatch::io_error("write standard output: not all of it could be written"));
 }
 
 int fail(const Status& status) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "evolve/template_family.h"
@@ -61,6 +62,12 @@ struct CacheFlags {
   // The same, but other environments' suffice: to tend those.
   dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open_root() const;
 };
+
+// Writes a file, or standard output where `path` is empty. kIo: what could not be written, and why.
+dispatch::Status write_out(const std::string& path, std::string_view text);
+// At a program's end: `exit_code`, or that of a failure where something that was printed did not reach standard output (a
+// full disk), which is then said.
+int printed(int exit_code);
 
 // Prints "niche: <message>" to stderr; the exit code that a failed command gives.
 int fail(const dispatch::Status& status);

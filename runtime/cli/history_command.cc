@@ -1,7 +1,8 @@
 // `niche sessions`, `niche tree`, `niche export`: what past sessions tried, from the store.
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <functional>
+#include <limits>
 
 #include "evolve/report/session_tree.h"
 #include "evolve/report/trajectories.h"
@@ -16,33 +17,28 @@ constexpr int kNothing = 3;  // the exit code
 
 struct Options {
   std::string cache, store, id = "last", html, format = "jsonl", out;
-  int limit = 50;
+  int limit = 50, export_limit = std::numeric_limits<int>::max();
   bool all = false;
   std::string path() const {
     return !store.empty() ? store : cache.empty() ? "" : cache + "/trajectories.sqlite";
   }
-  dispatch::Result<std::unique_ptr<evolve::store::Store>> open() const {
-    const std::string path = this->path();
-    if (path.empty()) return dispatch::invalid("which store? give --store FILE, or --cache DIR");
-    // Opening would make an empty one.
-    if (!std::filesystem::exists(path)) return dispatch::not_found("store " + path + ": no such file");
-    return evolve::store::Store::open(path);
+  // What past sessions left is looked at, and stays as it is.
+  dispatch::Status look(const std::function<dispatch::Status(evolve::store::Store&)>& at) const {
+    if (path().empty()) return dispatch::invalid("which store? give --store FILE, or --cache DIR");
+    return evolve::store::Store::look_at(path(), at);
   }
 };
 
-dispatch::Status write(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  return out ? dispatch::Status() : dispatch::errno_status("write " + path);
-}
-
 int sessions(const Options& o) {
-  auto store = o.open();
-  if (!store.ok()) return fail(store.status());
-  auto rows = (*store)->sessions(o.limit);
-  if (!rows.ok()) return fail(rows.status());
-  std::fputs(evolve::report::sessions_table(*rows).c_str(), stdout);
+  std::string table;
+  const auto s = o.look([&](evolve::store::Store& store) -> dispatch::Status {
+    auto rows = store.sessions(o.limit);
+    if (!rows.ok()) return rows.status();
+    table = evolve::report::sessions_table(*rows);
+    return {};
+  });
+  if (!s.ok()) return fail(s);
+  if (const auto w = write_out("", table); !w.ok()) return fail(w);
   return 0;
 }
 
@@ -55,50 +51,51 @@ dispatch::Status not_the_store(const Options& o, const std::string& path) {
 }
 
 int tree(const Options& o) {
-  auto store = o.open();
-  if (!store.ok()) return fail(store.status());
   if (const auto s = not_the_store(o, o.html); !s.ok()) return fail(s);
-  auto t = SessionTree::load(**store, o.id);
-  if (!t.ok()) return fail(t.status());
-  if (!o.html.empty()) {
-    if (auto s = write(o.html, evolve::report::tree_page(*t)); !s.ok()) return fail(s);
-    std::printf("%s: %zu candidates of %s\n", o.html.c_str(), t->nodes.size(), t->session.id.c_str());
-    return 0;
-  }
-  std::fputs(evolve::report::tree_text(*t, o.all).c_str(), stdout);
+  SessionTree t;
+  const auto s = o.look([&](evolve::store::Store& store) -> dispatch::Status {
+    auto loaded = SessionTree::load(store, o.id);
+    if (!loaded.ok()) return loaded.status();
+    t = std::move(*loaded);
+    return {};
+  });
+  if (!s.ok()) return fail(s);
+  const std::string text =
+      o.html.empty() ? evolve::report::tree_text(t, o.all) : evolve::report::tree_page(t);
+  if (const auto w = write_out(o.html, text); !w.ok()) return fail(w);
+  if (!o.html.empty())
+    std::printf("%s: %zu candidates of %s\n", o.html.c_str(), t.nodes.size(), t.session.id.c_str());
   return 0;
 }
 
 int export_sessions(const Options& o) {
-  auto store = o.open();
-  if (!store.ok()) return fail(store.status());
-  std::vector<std::string> ids{o.id};
-  if (o.id == "all") {
-    ids.clear();
-    auto rows = (*store)->sessions(o.limit);
-    if (!rows.ok()) return fail(rows.status());
-    for (auto r = rows->rbegin(); r != rows->rend(); ++r) ids.push_back(r->id);
-  }
+  if (const auto s = not_the_store(o, o.out); !s.ok()) return fail(s);
   std::string text;
-  for (const std::string& id : ids) {
-    auto t = SessionTree::load(**store, id);
-    if (!t.ok()) return fail(t.status());
-    auto lines = evolve::report::export_session(*t, o.format);
-    if (!lines.ok()) return fail(lines.status());
-    text += *lines;
-  }
+  const auto s = o.look([&](evolve::store::Store& store) -> dispatch::Status {
+    text.clear();
+    std::vector<std::string> ids{o.id};
+    if (o.id == "all") {
+      ids.clear();
+      auto rows = store.sessions(o.export_limit);
+      if (!rows.ok()) return rows.status();
+      for (auto r = rows->rbegin(); r != rows->rend(); ++r) ids.push_back(r->id);
+    }
+    for (const std::string& id : ids) {
+      auto t = SessionTree::load(store, id);
+      if (!t.ok()) return t.status();
+      auto lines = evolve::report::export_session(*t, o.format);
+      if (!lines.ok()) return lines.status();
+      text += *lines;
+    }
+    return {};
+  });
+  if (!s.ok()) return fail(s);
   if (text.empty()) {
     std::fprintf(stderr, "niche: nothing to export: %s has no example of the format '%s'\n",
-                 o.id == "all" ? "no session" : ("session " + ids.front()).c_str(), o.format.c_str());
+                 o.id == "all" ? "no session" : ("session " + o.id).c_str(), o.format.c_str());
     return kNothing;
   }
-  if (o.out.empty()) {
-    std::fputs(text.c_str(), stdout);
-  } else if (auto s = not_the_store(o, o.out); !s.ok()) {
-    return fail(s);
-  } else if (auto s = write(o.out, text); !s.ok()) {
-    return fail(s);
-  }
+  if (const auto w = write_out(o.out, text); !w.ok()) return fail(w);
   return 0;
 }
 
@@ -128,9 +125,8 @@ void add_history_commands(CLI::App& app, int* exit_code) {
   add_store(*e, *o);
   e->add_option("session", o->id, "its id, the beginning of it, last, or all")->capture_default_str();
   e->add_option("--format", o->format, "jsonl, sft or dpo")->capture_default_str();
-  e->add_option("--limit", o->limit, "with all: the newest so many")
-      ->check(positive())
-      ->capture_default_str();
+  e->add_option("--limit", o->export_limit, "with all: the newest so many; default: every one")
+      ->check(positive());
   e->add_option("--out", o->out, "file; default: standard output");
   e->callback([o, exit_code] { *exit_code = export_sessions(*o); });
 }

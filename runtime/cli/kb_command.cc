@@ -1,6 +1,5 @@
 // `niche kb`: what the knowledge base says, and what sessions taught it.
 #include <cstdio>
-#include <filesystem>
 
 #include "evolve/session/session.h"
 #include "kb/library.h"
@@ -55,18 +54,24 @@ int show(const Options& o) {
 }
 
 int skills(const Options& o) {
-  const std::string path = o.cache + "/skills.sqlite";
-  if (o.cache.empty() || !std::filesystem::exists(path))
-    return fail(dispatch::not_found("no skills at '" + path +
-                                    "'; sessions write them into the cache directory (--cache)"));
-  auto book = kb::SkillBook::open(path);
-  if (!book.ok()) return fail(book.status());
-  auto all = (*book)->all(o.query.op);
-  if (!all.ok()) return fail(all.status());
-  for (const kb::Skill& s : *all)
-    std::printf("%-7s %-8s %-20s %-10s helped %d of %d  %s\n%s", s.trusted() ? "trusted" : "suspect",
-                s.kind.c_str(), s.op.c_str(), s.arch.c_str(), s.helped, s.shown, s.title.c_str(),
-                kb::quoted(s.text).c_str());
+  if (o.cache.empty())
+    return fail(dispatch::invalid("which cache? sessions write skills into theirs: give --cache DIR"));
+  std::vector<kb::Skill> all;
+  const auto s =
+      kb::SkillBook::look_at(o.cache + "/skills.sqlite", [&](kb::SkillBook& book) -> dispatch::Status {
+        auto found = book.all(o.query.op);
+        if (!found.ok()) return found.status();
+        all = std::move(*found);
+        return {};
+      });
+  if (!s.ok()) return fail(s);
+  for (const kb::Skill& k : all)
+    std::printf("%-7s %-8s %-20s %-10s helped %d of %d  %s\n%s", k.trusted() ? "trusted" : "suspect",
+                k.kind.c_str(), k.op.c_str(), k.arch.c_str(), k.helped, k.shown, k.title.c_str(),
+                kb::quoted(k.text).c_str());
+  if (all.empty())
+    std::fprintf(stderr, "niche: %s\n",
+                 o.query.op.empty() ? "no skills yet" : ("no skills of '" + o.query.op + "' yet").c_str());
   return 0;
 }
 

@@ -37,10 +37,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (app.exit(e) == 0) return 0;
+    if (app.exit(e) == 0) return niche::cli::printed(0);
     if (const std::string near = niche::cli::suggestion(app, argc, argv); !near.empty())
       std::fprintf(stderr, "niche: %s\n", near.c_str());
     return 2;
   }
-  return exit_code;
+  return niche::cli::printed(exit_code);
 }

@@ -320,7 +320,7 @@ TEST_F(SessionTest, AStoreThatFailsDoesNotEndTheSession) {
   auto s = Session::create(request_, parts());
   ASSERT_TRUE(s.ok());
   {
-    auto db = *store::Database::open(store_->path(), 100);
+    auto db = *store::Database::open("store", store_->path(), 100);
     ASSERT_TRUE(db->exec("PRAGMA foreign_keys=OFF; DROP TABLE evaluations").ok());
   }
   const SessionEvent last = (*s)->run();

@@ -238,7 +238,7 @@ TEST_F(StoreTest, ADamagedFileIsNamedAndAFreshOneOpenedBesideIt) {
 
 TEST_F(StoreTest, ForeignAndNewerFilesAreRefused) {
   {
-    auto db = *Database::open(path_, 100);
+    auto db = *Database::open("store", path_, 100);
     ASSERT_TRUE(db->exec("CREATE TABLE t(x)").ok());
   }
   EXPECT_EQ(Store::open(path_).status().code(), Code::kCorrupt);
@@ -246,7 +246,7 @@ TEST_F(StoreTest, ForeignAndNewerFilesAreRefused) {
   const std::string newer = dir_.path() + "/newer.db";
   (void)*Store::open(newer);
   {
-    auto db = *Database::open(newer, 100);
+    auto db = *Database::open("store", newer, 100);
     ASSERT_TRUE(db->exec("PRAGMA user_version=99").ok());
   }
   EXPECT_EQ(Store::open(newer).status().code(), Code::kUnsupported);
@@ -256,7 +256,7 @@ TEST_F(StoreTest, ForeignAndNewerFilesAreRefused) {
 TEST_F(StoreTest, AFileOfTheVersionBeforeIsBroughtUpToDate) {
   ASSERT_TRUE(open()->begin_session(session_row("s1")).ok());
   {
-    auto db = *Database::open(path_, 100);
+    auto db = *Database::open("store", path_, 100);
     ASSERT_TRUE(db->exec("ALTER TABLE sessions DROP COLUMN process; PRAGMA user_version=2").ok());
   }
   auto s = open();
@@ -270,7 +270,7 @@ TEST_F(StoreTest, ABlobThatChangedIsCorrupt) {
   ASSERT_TRUE(s->begin_session(session_row("s1")).ok());
   add(*s, "s1", {node_row(0)});
   {
-    auto db = *Database::open(path_, 100);
+    auto db = *Database::open("store", path_, 100);
     ASSERT_TRUE(db->exec("UPDATE blobs SET bytes='other'").ok());
   }
   EXPECT_EQ(s->blob(sha("source 0")).status().code(), Code::kCorrupt);

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
 
@@ -104,6 +105,80 @@ def a_missing_cache_is_an_error_and_is_not_made(directory):
     assert os.listdir(empty) == [], os.listdir(empty)
 
 
+def what_lies_in(directory):
+    found = {}
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if os.path.isfile(path):
+            with open(path, "rb") as f:
+                found[name] = (os.stat(path).st_mtime_ns, f.read())
+    return found
+
+
+READING = (["sessions"], ["tree"], ["export"], ["kb", "skills"])
+
+
+def looking_changes_nothing_and_takes_no_right_to_write(cache):
+    """`cache` holds a session that was killed, with its log, and skills."""
+    # As somebody else, who may read it and no more; root may write anywhere and becomes nobody.
+    os.chmod(cache, 0o555)
+    os.chmod(os.path.dirname(cache), 0o755)
+    before = what_lies_in(cache)
+    assert "trajectories.sqlite-wal" in before, before.keys()
+    for command in READING:
+        own = niche(*command, "--cache", cache, expect=0)
+        user = {"user": 65534} if os.getuid() == 0 else {}
+        other = subprocess.run([NICHE, *command, "--cache", cache], capture_output=True, text=True, timeout=SECONDS, **user)
+        assert (other.returncode, other.stdout, other.stderr) == (0, own.stdout, own.stderr), (command, other, own)
+        assert what_lies_in(cache) == before, command
+    os.chmod(cache, 0o700)
+
+
+def all_sessions_are_exported(directory, cache):
+    many = os.path.join(directory, "many")
+    shutil.copytree(cache, many)
+    db = sqlite3.connect(os.path.join(many, "trajectories.sqlite"))
+    for n in range(70):
+        for table in ("sessions", "nodes"):
+            row = list(db.execute(f"SELECT * FROM {table} LIMIT 1").fetchone())
+            row[0] = f"copy{n}"  # of both the first column
+            db.execute(f"INSERT INTO {table} VALUES({','.join('?' * len(row))})", row)
+    db.commit()
+    db.close()
+    lines = [json.loads(line) for line in niche("export", "all", "--cache", many, expect=0).stdout.splitlines()]
+    assert sum(line["session"].startswith("copy") for line in lines) == 70, len(lines)
+    lines = niche("export", "all", "--limit", "3", "--cache", many, expect=0).stdout.splitlines()
+    assert len({json.loads(line)["session"] for line in lines}) == 3, len(lines)
+
+
+def an_empty_file_is_no_store(directory):
+    empty = os.path.join(directory, "zero")
+    os.mkdir(empty, 0o700)
+    for name in ("trajectories.sqlite", "skills.sqlite"):
+        open(os.path.join(empty, name), "w").close()
+    before = what_lies_in(empty)
+    for command in READING:
+        done = niche(*command, "--cache", empty, expect=1)
+        assert "empty" in done.stderr and empty in done.stderr and done.stdout == "", (command, done.stderr)
+        assert what_lies_in(empty) == before, command
+
+
+def what_cannot_be_written_is_an_error(directory, cache):
+    printing = [[*command, "--cache", cache] for command in READING[:3]]  # whether there are skills is chance
+    printing += [["config"], ["kb", "list"], ["kb", "search", "row"], ["cache", "list", "--cache", cache], ["--help"], ["--version"],
+                 ["explain", "--op", "rms_norm", "--const", "N=1024", "--cache", cache, "M=64"]]
+    for command in printing:
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([NICHE, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=SECONDS)
+        assert done.returncode == 1 and "standard output" in done.stderr, (command, done.returncode, done.stderr)
+    for command in (["tree", "--html"], ["export", "--out"]):
+        done = niche(*command, "/dev/full", "--cache", cache, expect=1)
+        assert "/dev/full: No space left on device" in done.stderr and done.stdout == "", (command, done.stdout, done.stderr)
+        nowhere = os.path.join(directory, "no", "such", "place")
+        done = niche(*command, nowhere, "--cache", cache, expect=1)
+        assert nowhere in done.stderr and done.stdout == "", (command, done.stdout, done.stderr)
+
+
 def an_operator_without_a_family_needs_a_proposer(directory):
     cache = os.path.join(directory, "own")
     own = ["--definition", SOURCE + "/examples/user_ops/squared_relu.json", "--cache", cache]
@@ -174,6 +249,10 @@ def main():
         a_problem_names_each_variable_axis_once(directory)
         the_first_signal_ends_a_session_and_the_second_the_program(cache)
         a_killed_session_is_shown_as_killed(cache)
+        looking_changes_nothing_and_takes_no_right_to_write(cache)
+        all_sessions_are_exported(directory, cache)
+        an_empty_file_is_no_store(directory)
+        what_cannot_be_written_is_an_error(directory, cache)
         a_missing_cache_is_an_error_and_is_not_made(directory)
         an_operator_without_a_family_needs_a_proposer(directory)
         typing_errors_name_what_is_near()
