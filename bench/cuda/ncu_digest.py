@@ -5,9 +5,13 @@ it, stall reasons, and one bottleneck.
   ncu --csv --page raw --set full ... | ncu_digest.py -       or: ncu_digest.py FILE.csv
 
 Reads both of its CSV forms: `--page raw` (a column a metric, a second line of units) and the long one (a line a metric).
-What else the program or ncu printed is skipped. A metric that this device or set does not have is left out, never 0."""
+What else the program or ncu printed is skipped. A metric that this device or set does not have is left out, never 0; a
+report that is cut off is an error. niche's own reader, evolve/judge_device/ncu_report.cc, is the one that counts: this one
+says the same where there is no niche, and both are held to tests/fixtures/ncu/expected.json."""
 import csv
 import json
+import math
+import re
 import sys
 
 # Name here: what ncu calls it, the first that is there. Shares are of the peak, in percent.
@@ -27,41 +31,63 @@ METRICS = {
 SECTORS = {f"{name}_sector_efficiency": f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}"
            for name, op in (("load", "ld"), ("store", "st"))}
 LIMITS = {"registers": "launch__occupancy_limit_registers", "shared memory": "launch__occupancy_limit_shared_mem",
-          "warps": "launch__occupancy_limit_warps", "blocks": "launch__occupancy_limit_blocks"}
+          "threads": "launch__occupancy_limit_warps", "blocks": "launch__occupancy_limit_blocks"}
 STALL, STALL_END = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
 TIMES = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3, "s": 1e6, "second": 1e6}
 NEAR_PEAK = 60.0  # percent of a peak from which that unit is what limits
 
 
 def number(text):
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return None
+    text = text.replace(",", "")
+    value = float(text) if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) else math.inf
+    return value if math.isfinite(value) else None
+
+
+def cut_off(where):
+    return ValueError("ncu's report is cut off: " + where)
+
+
+def rows_of(text):
+    """The report's lines as lists of values, its head first."""
+    rows = []
+    for line in text.split("\n"):
+        if not (line.startswith('"ID"') or (rows and line.startswith('"'))):
+            continue
+        if line.count('"') % 2:
+            raise cut_off(f"its line {len(rows) + 1} ends within a value")
+        rows.append(next(csv.reader([line.rstrip("\r")])))
+        if len(rows[-1]) != len(rows[0]):
+            raise cut_off(f"its line {len(rows)} has {len(rows[-1])} of {len(rows[0])} values")
+    if not rows:
+        raise ValueError("no line that begins with \"ID\": not ncu's CSV, or it failed: " + text[-300:].strip())
+    return rows
 
 
 def read(text):
-    """[(kernel, {metric: (value, unit)})], one a launch."""
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    at = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if at is None:
-        raise ValueError("no line that begins with \"ID\": not ncu's CSV, or it failed: " + text[-200:].strip())
-    head, *rows = list(csv.reader(lines[at:]))
+    """[(kernel, {metric: (value, unit)})], one a launch, at least one."""
+    head, *rows = rows_of(text)
+    if "Kernel Name" not in head:
+        raise cut_off("its head names no kernel")
+    launches = []
     if "Metric Name" in head:
-        launches = {}
+        if "Metric Value" not in head:
+            raise cut_off("its head has no values")
+        last = None
         for row in (dict(zip(head, r)) for r in rows):
-            value = number(row.get("Metric Value", ""))
-            if row.get("Metric Name") and value is not None:
-                launches.setdefault((row["ID"], row["Kernel Name"]), {})[row["Metric Name"]] = (value, row.get("Metric Unit", ""))
-        return [(kernel, metrics) for (_, kernel), metrics in launches.items()]
-    if not rows:
-        return []
-    units = dict(zip(head, rows[0])) if not rows[0][0] else {}
-    found = []
-    for row in (dict(zip(head, r)) for r in (rows[1:] if units else rows)):
-        values = {name: (number(text), units.get(name, "")) for name, text in row.items() if "__" in name}
-        found.append((row.get("Kernel Name", ""), {n: v for n, v in values.items() if v[0] is not None}))
-    return found
+            if not launches or row["ID"] != last:
+                launches.append((row["Kernel Name"], {}))
+                last = row["ID"]
+            value = number(row["Metric Value"])
+            if value is not None:
+                launches[-1][1][row["Metric Name"]] = (value, row.get("Metric Unit", ""))
+    else:
+        units = dict(zip(head, rows[0])) if rows and not rows[0][0] else {}
+        for row in (dict(zip(head, r)) for r in (rows[1:] if units else rows)):
+            values = {name: (number(value), units.get(name, "")) for name, value in row.items() if "__" in name}
+            launches.append((row["Kernel Name"], {n: v for n, v in values.items() if v[0] is not None}))
+    if not launches:
+        raise cut_off("no launch follows its head")
+    return launches
 
 
 def digest(kernel, metrics):
@@ -107,12 +133,22 @@ def text_of(d):
             ("; waits: " + ", ".join(stalls) if stalls else "") + f"; bottleneck: {d['bottleneck']}")
 
 
-if __name__ == "__main__":
-    source = sys.stdin.read() if sys.argv[1] == "-" else open(sys.argv[1]).read()
+def main(args):
+    if len(args) != 1:
+        sys.exit("usage: ncu_digest.py FILE.csv, or - for standard input")
     try:
-        for kernel, metrics in read(source):
-            found = digest(kernel, metrics)
-            print(text_of(found))
-            print(json.dumps(found))
-    except ValueError as e:
+        if args[0] == "-":
+            text = sys.stdin.read()
+        else:
+            with open(args[0], encoding="utf-8", errors="replace") as f:
+                text = f.read()
+        found = [digest(kernel, metrics) for kernel, metrics in read(text)]
+    except (OSError, ValueError) as e:
         sys.exit(f"ncu_digest: {e}")
+    for d in found:
+        print(text_of(d))
+        print(json.dumps(d))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

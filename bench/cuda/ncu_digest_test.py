@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Two runs of Nsight Compute on an H200 (tests/fixtures/ncu: the columns that the digest reads, of some 2,200; commit 73ce743),
-and its two CSV forms, with its noise, units and thousands' commas, where these do not occur there."""
+"""Nsight Compute's reports: what niche's reader says of tests/fixtures/ncu (two runs on an H200, the columns that are read of
+some 2,200, commit 73ce743; its two CSV forms with its noise, units and thousands' commas; reports that are cut off), and what
+the script says beyond that."""
+import json
 import os
+import subprocess
+import sys
 import unittest
 
 from ncu_digest import digest, read, text_of
@@ -37,7 +41,50 @@ def recorded(name):
     return digest(kernel, metrics)
 
 
+SHARES = {"dram": "dram", "l2": "l2", "l1": "l1", "tensor": "tensor", "issue": "issue", "occupancy": "occupancy",
+          "load_sectors": "load_sector_efficiency", "store_sectors": "store_sector_efficiency"}  # in percent here
+
+
 class NcuDigest(unittest.TestCase):
+    def test_it_says_what_niches_reader_says(self):
+        with open(os.path.join(RECORDED, "expected.json")) as f:
+            expected = json.load(f)
+        self.assertEqual(sorted(expected), sorted(name for name in os.listdir(RECORDED) if name != "expected.json"))
+        for name, wanted in expected.items():
+            with self.subTest(name), open(os.path.join(RECORDED, name), newline="") as f:
+                text = f.read()
+                if "error" in wanted:
+                    with self.assertRaises(ValueError) as caught:
+                        read(text)
+                    self.assertIn(wanted["error"], str(caught.exception))
+                    continue
+                found = [digest(kernel, metrics) for kernel, metrics in read(text)]
+                self.assertEqual(len(found), len(wanted["launches"]))
+                for d, w in zip(found, wanted["launches"]):
+                    self.assertEqual((d["kernel"], d.get("occupancy_limiter"), list(d["stalls"])),
+                                     (w["kernel"], w.get("occupancy_limiter"), list(w["stalls"])))
+                    self.assertAlmostEqual(d["us"], w["us"])
+                    for stall, share in w["stalls"].items():
+                        self.assertAlmostEqual(d["stalls"][stall], share)
+                    for theirs, ours in SHARES.items():
+                        self.assertEqual(ours in d, theirs in w, theirs)
+                        if theirs in w:
+                            self.assertAlmostEqual(d[ours] / 100, w[theirs])
+
+    def test_as_a_program_it_fails_where_it_cannot_read(self):
+        def run(*args):
+            script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ncu_digest.py")
+            return subprocess.run([sys.executable, "-B", script, *args], capture_output=True, text=True)
+
+        good = run(os.path.join(RECORDED, "conv1d_h200.csv"))
+        self.assertEqual((good.returncode, good.stderr), (0, ""))
+        self.assertIn("bottleneck: latency", good.stdout)
+        for args, says in (((os.path.join(RECORDED, "cut_in_a_line.csv"),), "cut off"), (("/no/such/report",), "/no/such/report"), ((), "usage")):
+            bad = run(*args)
+            self.assertEqual((bad.returncode, bad.stdout), (1, ""), args)
+            self.assertIn(says, bad.stderr)
+            self.assertNotIn("Traceback", bad.stderr)
+
     def test_a_memory_bound_kernel_of_a_real_run(self):
         d = recorded("rms_norm")
         self.assertAlmostEqual(d["us"], 17.152)
@@ -68,23 +115,6 @@ class NcuDigest(unittest.TestCase):
         d = digest(kernel, metrics)
         self.assertEqual(d["bottleneck"], "latency: barrier")
         self.assertEqual(d["occupancy_limiter"], "shared memory")
-
-    def test_the_long_form_with_other_units_and_values_that_are_no_numbers(self):
-        head = RAW_HEAD[:11] + ["Section Name", "Metric Name", "Metric Unit", "Metric Value"]
-        ids = ["0", "77", "p", "h", "k<1, 2>(int)", "1", "7", "(1, 1, 1)", "(1, 1, 1)", "0", "9.0", "Command line profiler metrics"]
-        text = "\n".join([line(head), line(ids + ["gpu__time_duration.sum", "nsecond", "12,500"]),
-                          line(ids + ["sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", "%", "84.1"]),
-                          line(ids + ["lts__throughput.avg.pct_of_peak_sustained_elapsed", "%", "n/a"])])
-        (kernel, metrics), = read(text)
-        d = digest(kernel, metrics)
-        self.assertAlmostEqual(d["us"], 12.5)
-        self.assertNotIn("l2", d)
-        self.assertEqual(d["bottleneck"], "tensor")
-
-    def test_a_run_without_counters_says_so(self):
-        with self.assertRaisesRegex(ValueError, "LibraryNotLoaded"):
-            read("==ERROR== Failed to initialize the profiler: LibraryNotLoaded\n")
-        self.assertEqual(read(line(RAW_HEAD) + "\n"), [])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "evolve/judge_device/ncu_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 
@@ -82,7 +83,12 @@ bool number(std::string text, double* value) {
   std::erase(text, ',');  // of thousands
   char* end = nullptr;
   *value = std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0';
+  return !text.empty() && text.find_first_not_of("0123456789.+-eE") == std::string::npos && *end == '\0' &&
+         std::isfinite(*value);
+}
+
+dispatch::Status cut_off(const std::string& where) {
+  return dispatch::corrupt("ncu's report is cut off: " + where);
 }
 
 size_t column(const std::vector<std::string>& head, std::string_view name) {
@@ -134,8 +140,15 @@ Result<std::vector<ProfiledLaunch>> read_ncu_report(std::string_view text) {
   for (size_t from = 0; from < text.size();) {
     const size_t end = std::min(text.find('\n', from), text.size());
     const std::string_view line = text.substr(from, end - from);
-    if (line.starts_with("\"ID\"") || (!rows.empty() && line.starts_with('"')))
+    if (line.starts_with("\"ID\"") || (!rows.empty() && line.starts_with('"'))) {
+      if (std::count(line.begin(), line.end(), '"') % 2 != 0)
+        return cut_off("its line " + std::to_string(rows.size() + 1) + " ends within a value");
       rows.push_back(fields_of(line));
+      if (rows.back().size() != rows.front().size())
+        return cut_off("its line " + std::to_string(rows.size()) + " has " +
+                       std::to_string(rows.back().size()) + " of " + std::to_string(rows.front().size()) +
+                       " values");
+    }
     from = end + 1;
   }
   if (rows.empty()) {
@@ -146,10 +159,12 @@ Result<std::vector<ProfiledLaunch>> read_ncu_report(std::string_view text) {
   const std::vector<std::string> head = std::move(rows.front());
   rows.erase(rows.begin());
   const size_t kernel = column(head, "Kernel Name"), name = column(head, "Metric Name");
+  if (kernel == head.size()) return cut_off("its head names no kernel");
   std::vector<std::pair<std::string, std::pair<std::string, Metrics>>> launches;  // by id: kernel and metrics
   double value = 0;
   if (name < head.size()) {
     const size_t number_at = column(head, "Metric Value"), unit = column(head, "Metric Unit");
+    if (number_at == head.size()) return cut_off("its head has no values");
     for (const auto& row : rows) {
       if (launches.empty() || launches.back().first != at(row, 0))
         launches.push_back({at(row, 0), {at(row, kernel), {}}});
@@ -167,6 +182,7 @@ Result<std::vector<ProfiledLaunch>> read_ncu_report(std::string_view text) {
       launches.push_back({at(row, 0), {at(row, kernel), std::move(metrics)}});
     }
   }
+  if (launches.empty()) return cut_off("no launch follows its head");
   std::vector<ProfiledLaunch> found;
   for (const auto& [id, launch] : launches) found.push_back({launch.first, counters_of(launch.second)});
   return found;

@@ -92,9 +92,8 @@ Result<ProfilerCounters> run_profiler(const ProfilerOptions& options, const Prob
                                   std::to_string(static_cast<int>(options.seconds_max)) + " s");
   auto launches = read_ncu_report(ran->output);
   if (!launches.ok()) return dispatch::device_error(what + launches.status().message());
-  if (ran->exit_code != 0 || launches->empty())
-    return dispatch::device_error(what + (launches->empty() ? "it saw no launch" : "") + " exit status " +
-                                  std::to_string(ran->exit_code));
+  if (ran->exit_code != 0)
+    return dispatch::device_error(what + "exit status " + std::to_string(ran->exit_code));
   const auto longest = std::max_element(launches->begin(), launches->end(), [](const auto& a, const auto& b) {
     return a.counters.us < b.counters.us;
   });
