@@ -5,7 +5,7 @@
 // Made once a session (judge/evaluator.cc). An interface, so that search and session can be tested without a
 // compiler. Thread-safety: one owner thread, in a process without other threads (it forks). Progress: every
 // call is bounded by the limits in EvaluatorOptions and ends within about 100 ms after keep_going() turns
-// false.
+// false; a compiler and a profiler are ended for it (but an NVRTC that is under way: up to 2 s).
 #pragma once
 
 #include <cstdint>
@@ -102,7 +102,7 @@ class Evaluator {
   virtual dispatch::Status self_test() { return {}; }
 
   // What a profiler counts of a candidate on the heaviest problem, with what is computed of it. kUnsupported: this
-  // evaluator has none. Cost: seconds; the kernel runs some dozens of times, in a process of its own.
+  // evaluator has none; kBusy: keep_going() turned false. Cost: seconds; the kernel runs some dozens of times, in a process of its own.
   virtual dispatch::Result<Digest> profile(const Candidate&) { return dispatch::unsupported("no profiler"); }
 
   // Machine-wide facts for logs: compiler with flags, containments that hold.

@@ -94,6 +94,7 @@ Status SessionEvaluator::start() {
   oracle_ = std::move(*oracle);
   CompileLimits limits;
   limits.read_source = !options_.defences_off.has(Defence::kSource);
+  limits.keep_going = options_.keep_going;
   auto toolchain = CppToolchain::find(options_.compiler, options_.scratch_dir, limits);
   if (!toolchain.ok()) return toolchain.status();
   toolchain_ = std::move(*toolchain);

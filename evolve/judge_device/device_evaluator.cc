@@ -337,6 +337,10 @@ void DeviceEvaluator::compile(std::vector<Trial>& trials) {
   const auto work = [&] {
     for (size_t i = next.fetch_add(1); i < trials.size(); i = next.fetch_add(1)) {
       const KernelSource& s = trials[i].candidate->source;
+      if (!compile_on_) {
+        trials[i].cubin = dispatch::busy("not compiled: the time was up");
+        continue;
+      }
       trials[i].cubin = toolchain_->compile(s.kernel_name, s.text, device_.arch);
     }
   };

@@ -1,6 +1,7 @@
 // The inside of a DeviceEvaluator (device_evaluator.h).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <map>
@@ -99,6 +100,7 @@ class DeviceEvaluator final : public Evaluator {
   dispatch::Guard limits_of(const KernelSource& source) const;
   std::vector<VarAxes> seen_points() const;
   std::string why_refused(const Candidate& c) const;
+  // kBusy: the time was up before its turn (compile_on_).
   void compile(std::vector<Trial>& trials);
   ProbeJob job_for(const Trial& t, const dispatch::Problem& problem) const;
   // Right on these cases? False: the verdict says why not. Undecided ones are kAmbiguous. `until` null: no limit.
@@ -165,6 +167,7 @@ class DeviceEvaluator final : public Evaluator {
   bool self_tested_ = false;
   dispatch::Status self_test_status_;
   Spent spent_;
+  std::atomic<bool> compile_on_ = true;  // false: whoever compiles begins with no other candidate
   std::unordered_map<uint64_t, std::string> judged_;  // hash of the cubin: id of the first candidate with it
 };
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <future>
 #include <map>
 #include <thread>
 
@@ -16,6 +17,7 @@ namespace {
 using dispatch::Status;
 
 constexpr size_t kJudgedMax = 4096;
+constexpr std::chrono::milliseconds kCompilePoll{50};
 constexpr size_t kScreenedProblems = 3;
 constexpr int kScreenPairs = 5;  // beside the library form and all other candidates of the batch
 constexpr double kClearlySlow = 0.93;
@@ -62,8 +64,13 @@ std::vector<Verdict> DeviceEvaluator::screen(std::span<const Candidate> candidat
     index.push_back(i);
   }
   {
-    const std::jthread compiling([&] { compile(trials); });
+    const auto going = [this] { return !options_.keep_going || options_.keep_going(); };
+    compile_on_ = going();
+    auto compiling = std::async(std::launch::async, [&] { compile(trials); });
     if (!self_tested_) self_test_status_ = self_test(), self_tested_ = true;
+    while (compiling.wait_for(kCompilePoll) != std::future_status::ready)
+      compile_on_ = compile_on_ && going();
+    compile_on_ = true;
   }
   const double compile_ms = ms_since(start) / static_cast<double>(std::max<size_t>(1, trials.size()));
   Budget until{options_.screen_seconds_max, {}};
@@ -75,6 +82,8 @@ std::vector<Verdict> DeviceEvaluator::screen(std::span<const Candidate> candidat
     v.compile_ms = compile_ms;
     if (trials[k].cubin.ok())
       list.push_back({&trials[k], &v});
+    else if (trials[k].cubin.status().code() == dispatch::Code::kBusy)
+      undecided(v, Gate::kCompile, trials[k].cubin.status().message());
     else
       reject(v, Gate::kCompile, trials[k].cubin.status().message());
   }
@@ -250,7 +259,7 @@ dispatch::Result<Digest> DeviceEvaluator::profile(const Candidate& candidate) {
   NICHE_RETURN_IF_ERROR(fill(*p, p->seed != 0 ? p->seed : case_id(p->problem, 0).seed));
   ProbeJob job = job_for(t, p->problem);
   job.args = p->args;
-  auto counters = run_profiler(device_.profiler, job, p->cold);
+  auto counters = run_profiler(device_.profiler, job, p->cold, options_.keep_going);
   if (!counters.ok()) return counters.status();
   // Stands for what the judge measured of it, where it did not.
   Digest d = digest_of(t, *p, counters->us > 0 ? counters->us * 1e3 : 0);

@@ -52,7 +52,8 @@ Result<std::string> find_ncu() {
   return dispatch::not_found("no Nsight Compute: no ncu on PATH" + looked);
 }
 
-Result<ProfilerCounters> run_profiler(const ProfilerOptions& options, const ProbeJob& job, bool cold) {
+Result<ProfilerCounters> run_profiler(const ProfilerOptions& options, const ProbeJob& job, bool cold,
+                                      const std::function<bool()>& keep_going) {
   if (options.ncu.empty()) return dispatch::unsupported("no profiler is set up");
   auto scratch = ScratchDir::make(options.scratch_dir);
   if (!scratch.ok()) return scratch.status();
@@ -83,10 +84,12 @@ Result<ProfilerCounters> run_profiler(const ProfilerOptions& options, const Prob
   c.argv.insert(c.argv.end(), {"--once", scratch->path()});
   c.working_dir = scratch->path();
   c.wall_seconds = options.seconds_max;
+  c.keep_going = keep_going;
   c.output_bytes_max = kOutputBytesMax;
   auto ran = run_confined(c);
   if (!ran.ok()) return ran.status();
   const std::string what = "ncu on " + job.name + ": ";
+  if (ran->stopped) return dispatch::busy(what + "ended before it was done: the time was up");
   if (ran->timed_out)
     return dispatch::device_error(what + "not done after " +
                                   std::to_string(static_cast<int>(options.seconds_max)) + " s");

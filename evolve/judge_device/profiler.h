@@ -4,6 +4,7 @@
 // time. Cost: 5 to 60 s (ncu runs the kernel once a pass and saves its memory in between).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,9 @@ struct ProfilerOptions {
 dispatch::Result<std::string> find_ncu();
 
 // Counters of the longest of the job's launches, warm. kUnsupported: no profiler; kDevice: ncu, the counters' permissions
-// or the kernel failed: the message has its last lines; kIo: no room for the job's files.
-// `cold`: caches are flushed before each pass.
+// or the kernel failed: the message has its last lines; kIo: no room for the job's files; kBusy: keep_going ended it.
+// `cold`: caches are flushed before each pass. `keep_going`: asked every 100 ms; empty: always.
 dispatch::Result<ProfilerCounters> run_profiler(const ProfilerOptions& options, const ProbeJob& job,
-                                                bool cold);
+                                                bool cold, const std::function<bool()>& keep_going);
 
 }  // namespace niche::evolve

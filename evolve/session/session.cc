@@ -67,6 +67,8 @@ std::string SessionImpl::end_reason() const {
 
 SessionEvent SessionImpl::run() {
   started_ns_ = parts_.clock->now_ns();
+  if (parts_.profile)
+    reserved_seconds_ = std::min(kProfileSecondsMax, kProfileShare * request_.wall_seconds_max);
   const auto fail = [&](const Status& s) {
     recorder_.end("done", "failed: " + s.to_string(), parts_.clock->unix_time_ns());
     const SessionEvent e = event(SessionEvent::Kind::kFailed, s.to_string());
@@ -106,6 +108,7 @@ SessionEvent SessionImpl::run() {
   const bool spent = reason == "evaluations" || reason == "space exhausted" || reason == "stagnation" ||
                      reason == kNoMorePrograms;
   while (spent && keep_going() && judge_if_due(true)) emit(event(SessionEvent::Kind::kProgress));
+  reserved_seconds_ = 0;
   if (reason != "stopped") profile_best();
   if (!recorder_.status().ok() && warning_.empty()) warning_ = recorder_.status().to_string();
   // A budget that was spent may be renewed: such a session can be resumed.

@@ -24,6 +24,8 @@ namespace niche::evolve {
 
 // What a judgement and a screen are expected to take before one was made.
 inline constexpr double kJudgeSecondsGuess = 3, kScreenSecondsGuess = 1;
+// Of a session's wall time, kept for its profile: a share, and no more than it mostly takes (profiler.h).
+inline constexpr double kProfileShare = 0.25, kProfileSecondsMax = 40;
 // An evaluation that adds a profiler's counters to a node's digest, and changes no result.
 inline constexpr const char* kProfileKind = "profile";
 uint64_t system_entropy();  // never 0
@@ -52,7 +54,7 @@ class SessionImpl final : public Session {
  private:
   // ---- time and ends
   double now() const { return static_cast<double>(parts_.clock->now_ns() - started_ns_) * 1e-9; }
-  double left() const { return request_.wall_seconds_max - now(); }
+  double left() const { return request_.wall_seconds_max - reserved_seconds_ - now(); }
   bool stopped() const { return parts_.stop && parts_.stop(); }
   bool keep_going() const { return left() > 0 && !stopped(); }
   // Why the session is over; empty: it is not.
@@ -149,6 +151,7 @@ class SessionImpl final : public Session {
   std::vector<std::pair<int, int>> twins_;  // node, and the one of the same source, waiting for its result
   int64_t started_ns_ = 0;
   int batch_ = 0, tried_ = 0, kernels_ = 0;
+  double reserved_seconds_ = 0;  // of the wall time, until what they are for has its turn
   double screen_seconds_ = kScreenSecondsGuess;
   bool exhausted_ = false, stagnant_ = false, replaying_ = false;
   std::array<int, kGateCount> rejected_{};

@@ -51,22 +51,28 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 constexpr int kPollMs = 100;
 
-// Reads until the last writer closes or the time is up. False: the time.
-bool drain(int fd, double wall_seconds, size_t keep, std::string& output) {
+// Reads until the last writer closes, the time is up or the caller wants no more; says which in `result`.
+void drain(int fd, const ConfinedCommand& command, ConfinedResult& result) {
   char chunk[4096];
   WallMeter wall;
-  while (wall.seconds() < wall_seconds) {
+  for (;;) {
+    result.timed_out = wall.seconds() >= command.wall_seconds;
+    result.stopped = !result.timed_out && command.keep_going && !command.keep_going();
+    if (result.timed_out || result.stopped) return;
     pollfd p{fd, POLLIN, 0};
     const int ready = poll(&p, 1, kPollMs);
     if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-    if (ready < 0) return false;
+    if (ready < 0) {
+      result.timed_out = true;
+      return;
+    }
     const ssize_t n = read(fd, chunk, sizeof chunk);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return true;
-    const size_t room = keep > output.size() ? keep - output.size() : 0;
-    output.append(chunk, std::min(room, static_cast<size_t>(n)));
+    if (n <= 0) return;
+    const size_t kept = result.output.size();
+    const size_t room = command.output_bytes_max > kept ? command.output_bytes_max - kept : 0;
+    result.output.append(chunk, std::min(room, static_cast<size_t>(n)));
   }
-  return false;
 }
 
 }  // namespace
@@ -88,9 +94,9 @@ dispatch::Result<ConfinedResult> run_confined(const ConfinedCommand& command) {
   }
 
   ConfinedResult result;
-  result.timed_out = !drain(pipe_fds[0], command.wall_seconds, command.output_bytes_max, result.output);
+  drain(pipe_fds[0], command, result);
   close(pipe_fds[0]);
-  if (result.timed_out) kill(-pid, SIGKILL);
+  if (result.timed_out || result.stopped) kill(-pid, SIGKILL);
   // The group is killed before its leader is reaped: a helper left behind must not live on, and the group's
   // number cannot have been given to anybody else yet.
   siginfo_t ended;

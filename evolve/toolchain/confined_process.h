@@ -5,6 +5,7 @@
 // of the calling process does not matter).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,9 @@ struct ConfinedCommand {
   std::string working_dir;
   ResourceLimits limits;
   double wall_seconds = 60;
-  int landlock_fd = -1;                // of make_landlock_ruleset; -1: none
+  std::function<bool()>
+      keep_going;        // asked every 100 ms: false ends it as the wall limit does. Empty: always
+  int landlock_fd = -1;  // of make_landlock_ruleset; -1: none
   size_t output_bytes_max = 64 << 10;  // stdout and stderr together; the rest is read and dropped
 };
 
@@ -26,6 +29,7 @@ struct ConfinedResult {
   int exit_code = -1;  // -1: ended by a signal
   int signal = 0;
   bool timed_out = false;  // the wall limit
+  bool stopped = false;    // keep_going
   std::string output;
 };
 

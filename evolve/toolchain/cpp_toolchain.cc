@@ -204,6 +204,7 @@ Result<std::unique_ptr<CppToolchain>> CppToolchain::find(const std::string& comp
   t->scratch_dir_ = std::filesystem::canonical(scratch_dir, ec).string();
   if (ec) return dispatch::io_error("scratch directory " + scratch_dir + ": " + ec.message());
   t->limits_ = limits;
+  t->limits_.keep_going = {};  // that there is a compiler is found out in any case
 
   ConfinedCommand version;
   version.argv = {t->program_, "--version"};
@@ -225,6 +226,7 @@ Result<std::unique_ptr<CppToolchain>> CppToolchain::find(const std::string& comp
   auto built = t->compile(std::span(&unit, 1), {});
   if (!built.ok())
     return dispatch::unsupported(t->program_ + " does not build a kernel: " + built.status().message());
+  t->limits_.keep_going = limits.keep_going;
   return t;
 }
 
@@ -257,6 +259,7 @@ Result<CompiledObject> CppToolchain::compile(std::span<const SourceUnit> units,
                     .file_bytes = limits_.output_bytes,
                     .open_files = 256};
   command.wall_seconds = limits_.wall_seconds;
+  command.keep_going = limits_.keep_going;
   command.landlock_fd =
       make_landlock_ruleset({"/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives"},
                             {scratch_dir_, "/dev/null"});
@@ -269,6 +272,7 @@ Result<CompiledObject> CppToolchain::compile(std::span<const SourceUnit> units,
   result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   const std::string limit = "compiler stopped by its limit: ";
   // The CPU limit is far below the wall limit: a compile that meets the latter got no CPU.
+  if (ran->stopped) return dispatch::io_error("compiler ended before it was done: the time was up");
   if (ran->timed_out)
     return dispatch::io_error("compiler not done after " + std::to_string(limits_.wall_seconds) +
                               " s of wall time: the machine gave it no CPU");

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,7 +28,8 @@ struct CompileLimits {
   int64_t memory_bytes = int64_t{2} << 30;
   int64_t output_bytes = int64_t{16} << 20;
   int64_t source_bytes = int64_t{1} << 20;
-  bool read_source = true;  // by source_check.h; false: tests of the defences alone
+  bool read_source = true;           // by source_check.h; false: tests of the defences alone
+  std::function<bool()> keep_going;  // asked every 100 ms of a compile: false ends it. Empty: always
 };
 
 // One of the sources that share a compile.
@@ -63,7 +65,7 @@ class CppToolchain {
   // every unit may use (line numbers of diagnostics count from each unit's own first line). kInvalid: a
   // unit's text or flag is refused (named), or the compiler found an error: the message starts at the first
   // error line, at most 4 KiB. kBusy: a limit was hit (named). kIo: the machinery failed, or
-  // gave the compiler no CPU.
+  // gave the compiler no CPU, or keep_going ended it.
   dispatch::Result<CompiledObject> compile(std::span<const SourceUnit> units,
                                            std::span<const std::string> flags,
                                            std::string_view shared = {}) const;

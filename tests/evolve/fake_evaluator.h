@@ -28,6 +28,7 @@ struct FakeWorld {
   std::function<Digest(const Params&)> digest;  // of what is timed; empty: none
   dispatch::Result<Digest> profiled = dispatch::unsupported("no profiler");
   std::vector<std::string> profiles;
+  double profile_seconds = 0;
   int crash_after_screens = -1;  // throws in the screen after so many: a process that dies
   dispatch::Status baseline_status;
 
@@ -87,6 +88,10 @@ class FakeEvaluator final : public Evaluator {
   }
   dispatch::Result<Digest> profile(const Candidate& c) override {
     world_.profiles.push_back(c.id);
+    for (int step = 0; step < 100; ++step) {
+      if (options_.keep_going && !options_.keep_going()) return dispatch::busy("the time was up");
+      world_.clock.advance_ns(static_cast<int64_t>(1e9 * world_.profile_seconds / 100));
+    }
     return world_.profiled;
   }
   std::string describe() const override { return "fake"; }

@@ -458,6 +458,31 @@ TEST_F(SessionTest, TheBestIsProfiledAtTheEnd) {
   EXPECT_GT(verdict->digest->registers, 0) << "what was computed of it stays";
 }
 
+// Its time is kept of the session's, and what takes longer is ended: limits hold to the second.
+TEST_F(SessionTest, AProfileTakesNoMoreThanTheSessionsTime) {
+  open_store();
+  request_.wall_seconds_max = 40;
+  request_.batch = 2;
+  world_.screen_seconds = 4;
+  Digest counted;
+  counted.counters = ProfilerCounters();
+  world_.profiled = counted;
+  profile_ = true;
+  for (const auto& [seconds, held] : {std::pair{8.0, true}, {120.0, false}}) {
+    world_.profile_seconds = seconds;
+    world_.profiles.clear();
+    request_.session_id = held ? "s1" : "s2";
+    const SessionEvent e = run();
+    EXPECT_EQ(e.reason, "wall time");
+    EXPECT_EQ(world_.profiles.size(), 1u);
+    EXPECT_LE(e.seconds_used, 41.2) << "the wall time, and a step of the fake";
+    const auto rows = *store_->evaluations(request_.session_id);
+    ASSERT_FALSE(rows.empty());
+    EXPECT_EQ(rows.back().kind == "profile", held);
+    EXPECT_EQ(e.warning.find("the time was up") == std::string::npos, held) << e.warning;
+  }
+}
+
 TEST_F(SessionTest, AProfilerThatFailsIsToldAndEndsNothing) {
   world_.profiled = dispatch::device_error("ERR_NVGPUCTRPERM");
   profile_ = true;

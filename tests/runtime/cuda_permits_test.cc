@@ -69,6 +69,7 @@ class CudaPermits : public ::testing::Test {
     evolve::EvaluatorOptions options;
     options.seed = 7;
     options.judge_seconds_max = options.screen_seconds_max = 120;
+    options.keep_going = keep_going;
     auto made = evolve::make_device_evaluator(std::move(spec), std::move(options), std::move(device));
     EXPECT_TRUE(made.ok()) << made.status().message();
     return std::move(*made);
@@ -77,6 +78,7 @@ class CudaPermits : public ::testing::Test {
   Counting gate;
   evolve::DevicePeaks peaks;
   evolve::ProfilerOptions profiler;
+  std::function<bool()> keep_going;
 };
 
 TEST_F(CudaPermits, FirstVerifiedKernelTakesFewPermits) {
@@ -133,6 +135,33 @@ TEST_F(CudaPermits, WhatIsTimedHasADigest) {
   EXPECT_EQ(d.blocks, 50);
   EXPECT_EQ(d.blocks_per_sm, 16) << "2,048 threads";
   EXPECT_EQ(evolve::diagnose(d).bottleneck, "grid") << "50 blocks on 132 multiprocessors";
+}
+
+TEST_F(CudaPermits, ACompilerAndAProfilerEndWithTheSessionsTime) {
+  const std::string ncu = ::testing::TempDir() + "/slow_ncu_" + std::to_string(::getpid());
+  const std::string begun = ncu + ".begun";
+  std::ofstream(ncu) << "#!/bin/sh\n: > " << begun << "\nsleep 600\n";
+  ASSERT_EQ(::chmod(ncu.c_str(), 0700), 0);
+  profiler.ncu = ncu;
+  profiler.program = NICHE_TEST_CUDA_PROGRAM;
+  profiler.args = {"probe"};
+  bool go = true;
+  keep_going = [&] { return go && ::access(begun.c_str(), F_OK) != 0; };
+  auto e = evaluator();
+  const auto profile = e->profile(candidate(3, 0));
+  EXPECT_EQ(profile.status().code(), Code::kBusy) << profile.status().to_string();
+  EXPECT_NE(profile.status().message().find("the time was up"), std::string::npos);
+  ::unlink(begun.c_str());
+  ::unlink(ncu.c_str());
+
+  go = false;
+  const std::vector<evolve::Candidate> batch = {candidate(3, 0), candidate(3, 1)};
+  for (const auto& v : e->screen(batch)) {
+    EXPECT_EQ(v.status, evolve::VerdictStatus::kAmbiguous) << "nothing is said against it";
+    EXPECT_EQ(v.reason, "not compiled: the time was up");
+  }
+  go = true;
+  for (const auto& v : e->screen(batch)) EXPECT_EQ(v.failed_gate, evolve::Gate::kNone) << v.reason;
 }
 
 // A profiler of shell text in Nsight Compute's place: it runs what it is given, and prints its report.

@@ -390,6 +390,16 @@ TEST(Evaluator, EndsSoonWhenItIsToldTo) {
   go = false;
   const Verdict v = e->judge(norm_candidate(norm_kernel(kRight))).verdict;
   EXPECT_EQ(v.status, VerdictStatus::kAmbiguous);
+  // Nor is a compiler waited for, and nothing is said against the candidates.
+  EXPECT_EQ(v.failed_gate, Gate::kCompile);
+  EXPECT_NE(v.reason.find("the time was up"), std::string::npos) << v.reason;
+  const Candidate batch[] = {norm_candidate(norm_kernel(kRight))};
+  const Verdict screened = e->screen(batch)[0];
+  EXPECT_EQ(screened.status, VerdictStatus::kAmbiguous);
+  EXPECT_TRUE(screened.timing.empty());
+  EXPECT_NE(screened.reason.find("the time was up"), std::string::npos) << screened.reason;
+  go = true;
+  EXPECT_NE(e->screen(batch)[0].timing.size(), 0u);
 }
 
 }  // namespace

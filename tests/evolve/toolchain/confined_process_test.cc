@@ -40,6 +40,20 @@ TEST(ConfinedProcess, WallLimitKillsTheWholeGroup) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
+TEST(ConfinedProcess, EndsWhenTheCallerWantsNoMore) {
+  ConfinedCommand c;
+  c.argv = {"/bin/sh", "-c", "echo begun; sleep 100 & sleep 100"};
+  c.working_dir = "/tmp";
+  int asked = 0;
+  c.keep_going = [&] { return ++asked < 4; };
+  const auto r = run_confined(c);
+  ASSERT_TRUE(r.ok()) << r.status().to_string();
+  EXPECT_TRUE(r->stopped);
+  EXPECT_FALSE(r->timed_out);
+  EXPECT_EQ(r->output, "begun\n");
+  EXPECT_EQ(asked, 4);
+}
+
 TEST(ConfinedProcess, HelperLeftBehindDoesNotOutliveTheCommand) {
   // The helper closes the captured output, so that only the kill of the group can end it.
   const auto r = run({"/bin/sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"});
