@@ -235,17 +235,12 @@ Status Control::remember_problems(DefinitionState& d, int64_t now_ns) {
   return merged;
 }
 
-// Processes of one cache may end together: the others' turns are waited for, 100 ms at most.
+// Where another process of the cache ends at this moment, it has the lock, and what this one first saw since its last merge
+// is lost: a hint, which is not worth waiting for at the end.
 void Control::remember_all_problems() {
-  constexpr int kTries = 20;
-  for (int i = 0; i < kTries; ++i) {
-    bool busy = false;
-    for (auto& [id, d] : definitions_)
-      if (d->remembered != d->board.sightings())
-        busy |= remember_problems(*d, core_->clock().now_ns()).code() == dispatch::Code::kBusy;
-    if (!busy) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  const int64_t now = core_->clock().now_ns();
+  for (auto& [id, d] : definitions_)
+    if (d->remembered != d->board.sightings()) (void)remember_problems(*d, now);
 }
 
 std::shared_ptr<const ResidentKernel> Control::load_kernel(DefinitionState& d, const KernelId& id) {

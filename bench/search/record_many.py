@@ -108,11 +108,16 @@ def describe(path):
             params = len(header["families"][int(values[0])]["params"])
             points_of.setdefault(values[params + 2] if len(values) > params + 2 else i, []).append(float(values[params + 1]))
         points = i + 1
+        # Different measurements of one kernel; points that were recorded as one have one value.
+        several = [v for v in ([math.log(x) for x in set(c) if x > 0] for c in points_of.values()) if len(v) > 1]
+        freedom = sum(len(v) - 1 for v in several)
+        squares = sum((x - sum(v) / len(v)) ** 2 for v in several for x in v)
         costs = [sorted(c)[len(c) // 2] for c in points_of.values()]
     passing = [c for c in costs if c > 0]
     within = sum(c <= 1.02 * min(passing) for c in passing)
     return {"space": header["space"], "note": header["note"], "points": points, "kernels": len(costs), "passing": len(passing),
             "best": min(passing), "median": statistics.median(passing), "within_1_02": within,
+            "noise": math.sqrt(squares / freedom) if freedom else None,
             "random_evals_to_1_02": (len(costs) + 1) / (within + 1)}
 
 
@@ -189,7 +194,7 @@ def main():
         rows.append(describe(os.path.join(out, n + ".space")))
         r = rows[-1]
         print(f"{n:36} {r['points']:6} points {r['passing']:6} pass  best {r['best']:.4f} median {r['median']:.4f}  "
-              f"{r['within_1_02']:3} within 2 %: random needs {r['random_evals_to_1_02']:.0f}"
+              f"{r['within_1_02']:3} within 2 %, noise {'-' if r['noise'] is None else format(r['noise'], '.1%')}: random needs {r['random_evals_to_1_02']:.0f}"
               f"{'' if r['random_evals_to_1_02'] >= 100 and r['passing'] >= 2000 else '  TOO EASY'}  ({r['note']})")
     json.dump(rows, open(os.path.join(out, "spaces.json"), "w"), indent=1)
     print(f"{elapsed()}: done", flush=True)

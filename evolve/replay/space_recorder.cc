@@ -341,6 +341,14 @@ Status number_kernels(const search::TemplateSpace& space, const dispatch::Defini
   NICHE_RETURN_IF_ERROR(read_recording(path, &header, costs));
   auto recorded = RecordedSpace::load(path);
   if (!recorded.ok()) return recorded.status();
+  // What each point's own line says: a kernel that was numbered before has one cost for all its points by now.
+  std::unordered_map<std::string, double> own;
+  for (const auto& [key, v] : costs) {
+    const auto columns = static_cast<size_t>(std::count(key.begin(), key.end(), ' '));
+    const bool numbered = columns > recorded->params(std::atoi(key.c_str())).size();
+    const size_t blank = numbered ? key.rfind(' ') : key.size();
+    own[key.substr(0, blank)] = numbered ? std::atof(key.c_str() + blank) : v.front();
+  }
   std::unordered_map<std::string, int> numbers;
   std::string lines;
   size_t points = 0;
@@ -356,7 +364,7 @@ Status number_kernels(const search::TemplateSpace& space, const dispatch::Defini
           return dispatch::not_found(path + ": point " + search::point_key(p) + " is not in the family");
         const auto [it, fresh] = numbers.emplace(render_point(space, definition, target, *here).dedup_key,
                                                  static_cast<int>(numbers.size()));
-        lines += recorded_line(p, recorded->cost(p), it->second);
+        lines += recorded_line(p, own.at(key_of(p)), it->second);
         ++points;
       }
     } while (search::next_point(params, &p.point));

@@ -70,8 +70,8 @@ dispatch::Status compile_refinement(const search::TemplateSpace& space,
 dispatch::Status pack_space(const std::vector<std::string>& recordings,
                             const std::vector<std::string>& refinements, int rounds, const std::string& to);
 
-// Writes into a packed space which of its points are one kernel at the problems of `space`; one without such points stays
-// as it is. The points need not be valid on this machine. kNotFound: `space` lacks a family or a point of it.
+// Writes into a packed space which of its points are one kernel at the problems of `space` (anew where it is written
+// there), each with its own cost as before; one without such points stays as it is. The points need not be valid on this machine. kNotFound: `space` lacks a family or a point of it.
 dispatch::Status number_kernels(const search::TemplateSpace& space, const dispatch::Definition& definition,
                                 const CpuTarget& target, const std::string& path);
 

@@ -276,5 +276,41 @@ TEST(SpaceRecorder, WhatWasChosenForBeingSmallCountsWithFreshMeasurements) {
   EXPECT_EQ(pack_space({dir.path() + "/none"}, {}, 2, packed).code(), Code::kNotFound);
 }
 
+// Numbers are given to what the file says of each point, however often.
+TEST(SpaceRecorder, NumberingKernelsKeepsEachPointsOwnCost) {
+  const TempDir dir;
+  testing_ops::ToyOp op;
+  const testing_ops::ToyFamily family;
+  const auto definition = *dispatch::Definition::make(op.schema(), dispatch::kF32, {{"N", 64}});
+  const CpuTarget target;
+  const search::TemplateSpace space({&family}, *definition, target, {});
+  const std::string path = dir.path() + "/toy.space";
+  std::vector<FamilyPoint> points;
+  FamilyPoint p{0, Point(space.params(0).size(), 0)};
+  do {
+    if (space.valid(p)) points.push_back(p);
+  } while (search::next_point(space.params(0), &p.point));
+  {
+    std::ofstream out(path);
+    out << recorded_header(space, "toy", "");
+    for (size_t i = 0; i < points.size(); ++i)
+      out << recorded_line(points[i], 0.5 + 0.001 * static_cast<double>(i));
+  }
+  const auto lines = [&] {
+    std::ifstream in(path);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  ASSERT_TRUE(number_kernels(space, *definition, target, path).ok());
+  const std::string once = lines();
+  ASSERT_TRUE(number_kernels(space, *definition, target, path).ok());
+  EXPECT_EQ(lines(), once);
+  EXPECT_NE(once.find(recorded_line(points[1], 0.501, 0)), std::string::npos) << once.substr(0, 2000);
+  const auto s = RecordedSpace::load(path);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(s->points(), 180);
+  EXPECT_EQ(s->kernels(), 60);
+  EXPECT_EQ(s->cost(points[0]), s->cost(points[1]));
+}
+
 }  // namespace
 }  // namespace niche::evolve::replay
