@@ -47,13 +47,16 @@ double median_of(std::vector<double> values) {
   return values[n];
 }
 
+double system_clock_ns(const Cell& cell, bool cpu) { return cpu ? cell.cpu_seconds() * 1e9 : now_ns(); }
+
 Bench::Bench(const dispatch::OpSpec& op, const dispatch::Definition& definition, SharedArena* arena,
-             Oracle* oracle, uint64_t seed)
+             Oracle* oracle, uint64_t seed, BlockClock clock)
     : op_(op),
       definition_(definition),
       arena_(arena),
       oracle_(oracle),
       random_(seed),
+      clock_(std::move(clock)),
       ticks_per_ns_(measure_ticks_per_ns()) {}
 
 Status Bench::place(BenchProblem& p) {
@@ -259,7 +262,7 @@ dispatch::Result<Finding> Bench::supervise(Cell& cell, const BenchProblem& p, do
   // Threads that wait for each other burn CPU time without bound; and where the system keeps no CPU clock for
   // another process its wall clock serves.
   const bool cpu = threads == 1 && cell.cpu_seconds() > 0;
-  const auto now = [&] { return cpu ? cell.cpu_seconds() * 1e9 : now_ns(); };
+  const auto now = [&] { return clock_(cell, cpu); };
   const int checked = static_cast<int>(random_() % kBlocks);
   for (int block = 0; block < kBlocks; ++block)
     for (int turn = 0; turn < 2; ++turn) {

@@ -4,6 +4,7 @@
 // session.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -36,10 +37,15 @@ struct PairSample {
   bool dropped = false;
 };
 
+// The clock that blocks are held against, in ns; only differences count. `cpu`: the CPU time of the cell's process, else
+// the time of day.
+using BlockClock = std::function<double(const Cell& cell, bool cpu)>;
+double system_clock_ns(const Cell& cell, bool cpu);
+
 class Bench {
  public:
   Bench(const dispatch::OpSpec& op, const dispatch::Definition& definition, SharedArena* arena,
-        Oracle* oracle, uint64_t seed);
+        Oracle* oracle, uint64_t seed, BlockClock clock = system_clock_ns);
 
   // Places the sets (first time) and fills them with fresh values.
   dispatch::Status fill(BenchProblem& p);
@@ -85,6 +91,7 @@ class Bench {
   SharedArena* arena_;
   Oracle* oracle_;
   std::mt19937_64 random_;
+  BlockClock clock_;
   double ticks_per_ns_;
 };
 

@@ -17,9 +17,6 @@ namespace {
 constexpr size_t kJudgedMax = 4096;
 constexpr int kBatchPairs = 12;
 constexpr int kOtherStatePairs = 24;
-// At a report that the system's clock does not bear out; and how many it takes at least: beside a load of ten, the library's
-// blocks were once all dear in the first, and a cheat was believed.
-constexpr int kClockAttempts = 4, kClockAttemptsMin = 2;
 
 std::string number(double v) {
   char text[40];
@@ -27,7 +24,26 @@ std::string number(double v) {
   return text;
 }
 
+std::string disagreement(const ClockCheck& check, int measurement) {
+  const ClockCheck::Measurement& m = check.measurement(measurement);
+  return "reported " + number(m.claimed.kernel_ns) + " ns a call against " + number(m.claimed.library_ns) +
+         " ns of the library; the system's clock saw " + number(m.seen.kernel_ns) + " ns against " +
+         number(m.seen.library_ns) + " ns";
+}
+
+// "1.02x [0.97, 1.1] in 400 pairs against rms_norm at M=16"
+std::string measured(const PointTiming& t, const dispatch::Problem& p) {
+  return number(t.speedup) + "x [" + number(t.ci_low) + ", " + number(t.ci_high) + "] in " +
+         std::to_string(t.pairs) + " pairs against " + t.fallback + " at " + p.to_string();
+}
+
 }  // namespace
+
+struct SessionEvaluator::Measured {
+  PointTiming timing;
+  double e_value = 0;
+  ClaimedTimes claimed;
+};
 
 struct SessionEvaluator::Trial {
   const Candidate& candidate;
@@ -39,6 +55,7 @@ struct SessionEvaluator::Trial {
   Budget until{};
   int again = 0;  // judgements before this one that found neither way
   int pairs_max = 0;
+  Gate gate = Gate::kTiming;  // or kConfirm: whose pairs are taken
   Verdict& verdict() { return judgement.verdict; }
 };
 
@@ -129,10 +146,9 @@ bool SessionEvaluator::judge_correctness(Trial& t) {
   return true;
 }
 
-bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, double e_stop, int pairs_max,
-                               PointTiming& out, double& e_value, ClaimedTimes& claimed) {
+bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, int pairs_max, Measured& m) {
   Verdict& v = t.verdict();
-  PairVerdict verdict(options_.margin, e_stop, options_.seed);
+  PairVerdict verdict(options_.margin, 1 / options_.alpha, options_.seed);
   while (verdict.taken() < pairs_max && !stop(t.until)) {
     Bench::Request r;
     r.plan = &t.candidate.source.plan;
@@ -140,84 +156,122 @@ bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, double e_st
     r.cold = cold;
     r.verify = !options_.defences_off.has(Defence::kTimedOutputs);
     r.cpu_seconds_max = hang_seconds() * (1 + r.pairs);
-    auto m = bench_->measure(*t.cell, p, r);
-    if (!m.ok()) return undecided(v, Gate::kTiming, m.status().message()), false;
-    if (m->died)
-      return reject(v, Gate::kTiming,
-                    t.cell->death().text + " while it was timed at " + p.problem.to_string()),
+    auto batch = bench_->measure(*t.cell, p, r);
+    if (!batch.ok()) return undecided(v, t.gate, batch.status().message()), false;
+    if (batch->died)
+      return reject(v, t.gate, t.cell->death().text + " while it was timed at " + p.problem.to_string()),
              false;
-    if (!m->finding.ok)
-      return reject(v, Gate::kTiming, "a timed call was wrong: " + m->finding.reason), false;
-    if (verdict.add(m->pairs) != VerdictStatus::kAmbiguous) break;
+    if (!batch->finding.ok)
+      return reject(v, t.gate, "a timed call was wrong: " + batch->finding.reason), false;
+    if (verdict.add(batch->pairs) != VerdictStatus::kAmbiguous) break;
   }
+  PointTiming& out = m.timing;
+  out.var_axes = p.var_axes;
+  out.fallback = spec_.op->fallback_name(p.form);
   out.status = verdict.status();
   out.pairs = verdict.pairs();
   out.fallback_ns = verdict.fallback_ns();
   out.kernel_ns = verdict.kernel_ns();
   out.speedup = verdict.interval().median;
   out.ci_low = verdict.interval().low, out.ci_high = verdict.interval().high;
-  e_value = verdict.e_faster();
-  claimed = verdict.claimed(cold);
+  m.e_value = verdict.e_faster();
+  m.claimed = verdict.claimed(cold);
+  return true;
+}
+
+// The cell's times are its own word; the clock that the system keeps for it is not.
+bool SessionEvaluator::collect_checked(Trial& t, BenchProblem& p, bool cold, int pairs_max, Checked what,
+                                       Measured& m) {
+  Verdict& v = t.verdict();
+  ClockCheck check;
+  for (;;) {
+    m = {};
+    if (!collect(t, p, cold, pairs_max, m)) return false;
+    const bool doubted =
+        what == Checked::kAll ? m.timing.pairs > 0 : m.timing.status == VerdictStatus::kFaster;
+    if (!doubted || options_.defences_off.has(Defence::kClock)) return true;
+    check.claim(m.claimed);
+    auto next = ClockCheck::Next::kBlocks;
+    const std::string at = " at " + p.problem.to_string();
+    while (next == ClockCheck::Next::kBlocks) {
+      if (stop(t.until))
+        return undecided(v, t.gate, "time was up before the system's clock had seen enough" + at), false;
+      if (!watch_blocks(t, p, check, next)) return false;
+    }
+    switch (next) {
+      case ClockCheck::Next::kBelieved:
+        return true;
+      case ClockCheck::Next::kMeasureAgain:
+        if (stop(t.until))
+          return undecided(v, t.gate,
+                           "time was up before it could be measured again: " + disagreement(check, 0) + at),
+                 false;
+        if (!begin_afresh(t, p)) return false;
+        break;
+      default:
+        return reject(v, t.gate,
+                      disagreement(check, 0) + at +
+                          "; measured again in a new process: " + disagreement(check, 1)),
+               false;
+    }
+  }
+}
+
+bool SessionEvaluator::watch_blocks(Trial& t, BenchProblem& p, ClockCheck& check, ClockCheck::Next& next) {
+  Verdict& v = t.verdict();
+  const double library_ns = check.measurement(check.measurements() - 1).claimed.library_ns;
+  auto found = bench_->supervise(*t.cell, p, library_ns, std::max(1, spec_.target.threads),
+                                 !options_.defences_off.has(Defence::kTimedOutputs), check.seen());
+  if (!found.ok()) return undecided(v, t.gate, found.status().message()), false;
+  if (check.seen().died)
+    return reject(v, t.gate, t.cell->death().text + " while it was timed at " + p.problem.to_string()), false;
+  if (!found->ok) return reject(v, t.gate, "an untimed call was wrong: " + found->reason), false;
+  next = check.saw();
+  return true;
+}
+
+bool SessionEvaluator::begin_afresh(Trial& t, BenchProblem& p) {
+  auto cell = make_cell(t.build, std::span(&t.candidate, 1));
+  if (!cell.ok()) return reject(t.verdict(), t.gate, cell.status().message()), false;
+  t.cell = std::move(*cell);
+  if (const dispatch::Status filled = bench_->fill(p); !filled.ok())
+    return undecided(t.verdict(), t.gate, filled.message()), false;
   return true;
 }
 
 bool SessionEvaluator::judge_timing(Trial& t) {
   Verdict& v = t.verdict();
   double weights = 0, pooled = 0;
-  bool any = false, ambiguous = false;
+  bool any = false;
+  const BenchProblem* first = nullptr;  // that was timed
+  const BenchProblem* open = nullptr;   // the first one without an answer
   for (BenchProblem& p : problems_) {
     if (!guard_holds(t.box, p.var_axes)) continue;
     // Judged again: on other values, as it is in another process.
     if (t.again > 0)
       if (const dispatch::Status filled = bench_->fill(p); !filled.ok())
         return undecided(v, Gate::kTiming, filled.message()), false;
-    PointTiming out;
-    out.var_axes = p.var_axes;
-    out.fallback = spec_.op->fallback_name(p.form);
-    double e = 0;
-    ClaimedTimes claimed;
-    if (!collect(t, p, p.cold, 1 / options_.alpha, t.pairs_max, out, e, claimed)) return false;
-    if (out.status == VerdictStatus::kFaster && !cross_check(t, p, claimed)) return false;
-    v.timing.push_back(out);
-    t.e_values.push_back(e);
+    Measured m;
+    if (!collect_checked(t, p, p.cold, t.pairs_max, Checked::kFaster, m)) return false;
+    v.timing.push_back(m.timing);
+    t.e_values.push_back(m.e_value);
     weights += p.weight;
-    pooled += p.weight * e;
-    any = any || out.status == VerdictStatus::kFaster;
-    ambiguous = ambiguous || out.status == VerdictStatus::kAmbiguous;
+    pooled += p.weight * m.e_value;
+    any = any || m.timing.status == VerdictStatus::kFaster;
+    if (first == nullptr) first = &p;
+    if (open == nullptr && m.timing.status == VerdictStatus::kAmbiguous) open = &p;
   }
   v.e_value = weights > 0 ? pooled / weights : 0;
   if (any) return true;
   v.failed_gate = Gate::kTiming;
-  v.status = ambiguous ? VerdictStatus::kAmbiguous : VerdictStatus::kNotFaster;
-  v.reason = v.timing.empty()
+  v.status = open != nullptr ? VerdictStatus::kAmbiguous : VerdictStatus::kNotFaster;
+  const BenchProblem* named = open != nullptr ? open : first;
+  const auto point =
+      std::find_if(v.timing.begin(), v.timing.end(), [&](auto& x) { return x.var_axes == named->var_axes; });
+  v.reason = named == nullptr
                  ? "no problem was timed"
-                 : (ambiguous ? "not enough evidence: " : "not faster than the library: ") +
-                       number(v.timing[0].speedup) + "x [" + number(v.timing[0].ci_low) + ", " +
-                       number(v.timing[0].ci_high) + "] in " + std::to_string(v.timing[0].pairs) +
-                       " pairs against " + v.timing[0].fallback;
-  return false;
-}
-
-// The cell's times are its own word; the clock that the system keeps for it is not.
-bool SessionEvaluator::cross_check(Trial& t, BenchProblem& p, const ClaimedTimes& claimed) {
-  if (options_.defences_off.has(Defence::kClock)) return true;
-  Verdict& v = t.verdict();
-  SeenTimes seen;
-  for (int attempt = 0; attempt < kClockAttempts; ++attempt) {
-    auto found = bench_->supervise(*t.cell, p, claimed.library_ns, std::max(1, spec_.target.threads),
-                                   !options_.defences_off.has(Defence::kTimedOutputs), seen);
-    if (!found.ok()) return undecided(v, Gate::kTiming, found.status().message()), false;
-    if (seen.died)
-      return reject(v, Gate::kTiming,
-                    t.cell->death().text + " while it was timed at " + p.problem.to_string()),
-             false;
-    if (!found->ok) return reject(v, Gate::kTiming, "an untimed call was wrong: " + found->reason), false;
-    if (attempt + 1 >= kClockAttemptsMin && believable(claimed, seen)) return true;
-  }
-  reject(v, Gate::kTiming,
-         "reported " + number(claimed.kernel_ns) + " ns a call against " + number(claimed.library_ns) +
-             " ns of the library; the system's clock saw " + number(seen.kernel_ns) + " ns against " +
-             number(seen.library_ns) + " ns at " + p.problem.to_string());
+                 : (open != nullptr ? "not enough evidence: " : "not faster than the library: ") +
+                       measured(*point, named->problem);
   return false;
 }
 
@@ -227,13 +281,13 @@ bool SessionEvaluator::judge_other_state(Trial& t) {
     if (point.status != VerdictStatus::kFaster || stop(t.until)) continue;
     auto p = std::find_if(problems_.begin(), problems_.end(),
                           [&](auto& x) { return x.var_axes == point.var_axes; });
-    PointTiming other;
-    double e = 0;
-    ClaimedTimes claimed;
-    if (!collect(t, *p, !p->cold, 1 / options_.alpha, kOtherStatePairs, other, e, claimed)) return false;
-    if (other.pairs == 0) continue;
+    Measured m;
     // Blocks are warm: only a warm report can be held against them in full.
-    if (p->cold && !cross_check(t, *p, claimed)) return false;
+    if (p->cold ? !collect_checked(t, *p, false, kOtherStatePairs, Checked::kAll, m)
+                : !collect(t, *p, true, kOtherStatePairs, m))
+      return false;
+    const PointTiming& other = m.timing;
+    if (other.pairs == 0) continue;
     point.cold_speedup = other.fallback_ns / other.kernel_ns;
     if (other.status != VerdictStatus::kNotFaster || other.speedup >= 1 - options_.margin) continue;
     point.status = VerdictStatus::kNotFaster;
@@ -261,11 +315,13 @@ bool SessionEvaluator::judge_confirm(Trial& t) {
   };
   const int alignment = v.guard.alignment_bytes;
   dispatch::Guard box = best_box(points(), t.limits);
-  // Another process, other addresses, other values.
+  t.gate = Gate::kConfirm;
+  // Another process, other addresses; each problem gets other values.
   auto cell = make_cell(t.build, std::span(&t.candidate, 1));
   if (!cell.ok()) return reject(v, Gate::kConfirm, cell.status().message()), false;
   t.cell = std::move(*cell);
   bool all = true;
+  std::string lost;
   for (size_t i = 0; i < v.timing.size(); ++i) {
     PointTiming& x = v.timing[i];
     if (x.status != VerdictStatus::kFaster || !guard_holds(box, x.var_axes)) continue;
@@ -273,14 +329,12 @@ bool SessionEvaluator::judge_confirm(Trial& t) {
         std::find_if(problems_.begin(), problems_.end(), [&](auto& y) { return y.var_axes == x.var_axes; });
     const dispatch::Status filled = bench_->fill(*p);
     if (!filled.ok()) return undecided(v, Gate::kConfirm, filled.message()), false;
-    PointTiming again = x;
-    double e = 0;
-    ClaimedTimes claimed;
-    if (!collect(t, *p, p->cold, 1 / options_.alpha, t.pairs_max, again, e, claimed)) return false;
-    if (again.status == VerdictStatus::kFaster && !cross_check(t, *p, claimed)) return false;
-    again.cold_speedup = x.cold_speedup;
-    x = again;
+    Measured again;
+    if (!collect_checked(t, *p, p->cold, t.pairs_max, Checked::kFaster, again)) return false;
+    again.timing.cold_speedup = x.cold_speedup;
+    x = again.timing;
     all = all && x.status == VerdictStatus::kFaster;
+    if (lost.empty() && x.status != VerdictStatus::kFaster) lost = ": " + measured(x, p->problem);
   }
   if (!all) box = best_box(points(), t.limits);
   const bool any = std::any_of(v.timing.begin(), v.timing.end(), [&](auto& x) {
@@ -289,7 +343,7 @@ bool SessionEvaluator::judge_confirm(Trial& t) {
   if (!any) {
     v.failed_gate = Gate::kConfirm;
     v.status = stop(t.until) ? VerdictStatus::kAmbiguous : VerdictStatus::kNotFaster;
-    v.reason = "faster at first, not on fresh data";
+    v.reason = "faster at first, not on fresh data" + lost;
     return false;
   }
   v.status = VerdictStatus::kFaster;

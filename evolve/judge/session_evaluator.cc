@@ -27,13 +27,14 @@ uint64_t entropy() {
 
 }  // namespace
 
-SessionEvaluator::SessionEvaluator(EvaluatorSpec spec, EvaluatorOptions options)
-    : spec_(std::move(spec)), options_(std::move(options)) {}
+SessionEvaluator::SessionEvaluator(EvaluatorSpec spec, EvaluatorOptions options, BlockClock clock)
+    : spec_(std::move(spec)), options_(std::move(options)), clock_(std::move(clock)) {}
 
 SessionEvaluator::~SessionEvaluator() { oracle_.reset(); }
 
 dispatch::Result<std::unique_ptr<Evaluator>> SessionEvaluator::make(EvaluatorSpec spec,
-                                                                    EvaluatorOptions options) {
+                                                                    EvaluatorOptions options,
+                                                                    BlockClock clock) {
   if (!spec.op || !spec.definition) return dispatch::invalid("evaluator: no operator or no definition");
   if (spec.definition->schema().op != spec.op->schema()->op)
     return dispatch::invalid("evaluator: definition " + spec.definition->name() + " is not one of operator " +
@@ -41,7 +42,8 @@ dispatch::Result<std::unique_ptr<Evaluator>> SessionEvaluator::make(EvaluatorSpe
   if (spec.problems.empty() || spec.problems.size() > 64)
     return dispatch::invalid("evaluator: " + std::to_string(spec.problems.size()) +
                              " problems, 1 to 64 are possible");
-  auto e = std::unique_ptr<SessionEvaluator>(new SessionEvaluator(std::move(spec), std::move(options)));
+  auto e = std::unique_ptr<SessionEvaluator>(
+      new SessionEvaluator(std::move(spec), std::move(options), std::move(clock)));
   NICHE_RETURN_IF_ERROR(e->start());
   return std::unique_ptr<Evaluator>(std::move(e));
 }
@@ -98,8 +100,8 @@ Status SessionEvaluator::start() {
   auto toolchain = CppToolchain::find(options_.compiler, options_.scratch_dir, limits);
   if (!toolchain.ok()) return toolchain.status();
   toolchain_ = std::move(*toolchain);
-  bench_ =
-      std::make_unique<Bench>(*spec_.op, *spec_.definition, arena_.get(), oracle_.get(), options_.seed ^ 0xb);
+  bench_ = std::make_unique<Bench>(*spec_.op, *spec_.definition, arena_.get(), oracle_.get(),
+                                   options_.seed ^ 0xb, clock_);
   verifier_ = std::make_unique<Verifier>(*spec_.op, spec_.definition, arena_.get(), oracle_.get());
   return {};
 }

@@ -20,7 +20,9 @@ namespace niche::evolve::judge {
 
 class SessionEvaluator final : public Evaluator {
  public:
-  static dispatch::Result<std::unique_ptr<Evaluator>> make(EvaluatorSpec spec, EvaluatorOptions options);
+  // `clock`: a test's, that disturbs what the blocks of the clock check take.
+  static dispatch::Result<std::unique_ptr<Evaluator>> make(EvaluatorSpec spec, EvaluatorOptions options,
+                                                           BlockClock clock = system_clock_ns);
   ~SessionEvaluator() override;
 
   dispatch::Result<std::vector<ProblemBaseline>> baselines() override;
@@ -30,7 +32,7 @@ class SessionEvaluator final : public Evaluator {
   std::string describe() const override;
 
  private:
-  SessionEvaluator(EvaluatorSpec spec, EvaluatorOptions options);
+  SessionEvaluator(EvaluatorSpec spec, EvaluatorOptions options, BlockClock clock);
   dispatch::Status start();
 
   // What screen() and judge() share.
@@ -66,13 +68,21 @@ class SessionEvaluator final : public Evaluator {
   bool judge_timing(Trial& t);
   bool judge_other_state(Trial& t);
   bool judge_confirm(Trial& t);
-  bool cross_check(Trial& t, BenchProblem& p, const ClaimedTimes& claimed);
-  // Pairs until the evidence is enough either way; false: the trial is over (its verdict says why).
-  bool collect(Trial& t, BenchProblem& p, bool cold, double e_stop, int pairs_max, PointTiming& out,
-               double& e_value, ClaimedTimes& claimed);
+  // What is collected at a problem in one cache state. These give false when the trial is over (its verdict says why).
+  struct Measured;
+  // Pairs until the evidence is enough either way.
+  bool collect(Trial& t, BenchProblem& p, bool cold, int pairs_max, Measured& m);
+  // The same, held against the system's clock: a FASTER, or whatever comes out. Where the clock disagrees both are measured
+  // again, once.
+  enum class Checked { kFaster, kAll };
+  bool collect_checked(Trial& t, BenchProblem& p, bool cold, int pairs_max, Checked what, Measured& m);
+  bool watch_blocks(Trial& t, BenchProblem& p, ClockCheck& check, ClockCheck::Next& next);
+  // A new process for the trial, fresh values for the problem.
+  bool begin_afresh(Trial& t, BenchProblem& p);
 
   EvaluatorSpec spec_;
   EvaluatorOptions options_;
+  BlockClock clock_;
   ScratchDir own_scratch_;
   std::unique_ptr<SharedArena> arena_;
   std::unique_ptr<Oracle> oracle_;
