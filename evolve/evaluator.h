@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,10 +25,19 @@
 
 namespace niche::evolve {
 
+// A judgement that found the very same source FASTER before, in this environment, and still counts: a later one on
+// other problems adds to it. Without that, a kernel that wins at small batches and then at large ones would forget the
+// small.
+struct EarlierJudgement {
+  Verdict verdict;
+  std::string compiler;  // Judgement::compiler
+};
+
 // One source to judge. The suffix its symbols carry must be unique among the candidates of one screen() call.
 struct Candidate {
   std::string id;  // names it in reasons: "rms_norm.rows rows=2 unroll=4"
   KernelSource source;
+  std::optional<EarlierJudgement> earlier = {};
 };
 
 struct EvaluatorSpec {
@@ -92,7 +102,9 @@ class Evaluator {
   // Cost: about 1 s for 16 candidates of a 1 ms operator.
   virtual std::vector<Verdict> screen(std::span<const Candidate> candidates) = 0;
 
-  // All gates. FASTER only with evidence on fresh data; Verdict.guard is then what a Kernel may serve.
+  // All gates. FASTER only with evidence on fresh data; Verdict.guard is then what a Kernel may serve. Where
+  // Candidate::earlier has the same compiler, its Guard is verified again with the session's problems, and its
+  // timings count for the Verdict's guard (not for its status; they are not in its `timing`).
   // Cost: 2–4 s for an operator of 1 ms.
   virtual Judgement judge(const Candidate& candidate) = 0;
 

@@ -55,7 +55,8 @@ struct SessionEvaluator::Trial {
   Budget until{};
   int again = 0;  // judgements before this one that found neither way
   int pairs_max = 0;
-  Gate gate = Gate::kTiming;  // or kConfirm: whose pairs are taken
+  Gate gate = Gate::kTiming;         // or kConfirm: whose pairs are taken
+  const Verdict* earlier = nullptr;  // of the candidate, where its compiler is this one
   Verdict& verdict() { return judgement.verdict; }
 };
 
@@ -86,7 +87,11 @@ Judgement SessionEvaluator::judge(const Candidate& candidate) {
     return finish();
   }
   t.limits = limits_of(candidate.source);
-  t.box = hull(seen_points(), t.limits);
+  if (candidate.earlier && candidate.earlier->compiler == t.judgement.compiler)
+    t.earlier = &candidate.earlier->verdict;
+  std::vector<VarAxes> points = seen_points();
+  if (t.earlier != nullptr) add_corners(*t.earlier, t.limits, &points);
+  t.box = hull(points, t.limits);
   t.build = build_candidates(*toolchain_, std::span(&candidate, 1), options_.defences_off);
   v.compile_ms = t.build.candidates[0].ms;
   if (t.build.candidates[0].object < 0) {
@@ -314,7 +319,7 @@ bool SessionEvaluator::judge_confirm(Trial& t) {
     return list;
   };
   const int alignment = v.guard.alignment_bytes;
-  dispatch::Guard box = best_box(points(), t.limits);
+  dispatch::Guard box = best_box_with(points(), t.earlier, t.box, t.limits);
   t.gate = Gate::kConfirm;
   // Another process, other addresses; each problem gets other values.
   auto cell = make_cell(t.build, std::span(&t.candidate, 1));
@@ -336,7 +341,7 @@ bool SessionEvaluator::judge_confirm(Trial& t) {
     all = all && x.status == VerdictStatus::kFaster;
     if (lost.empty() && x.status != VerdictStatus::kFaster) lost = ": " + measured(x, p->problem);
   }
-  if (!all) box = best_box(points(), t.limits);
+  if (!all) box = best_box_with(points(), t.earlier, t.box, t.limits);
   const bool any = std::any_of(v.timing.begin(), v.timing.end(), [&](auto& x) {
     return x.status == VerdictStatus::kFaster && guard_holds(box, x.var_axes);
   });

@@ -193,6 +193,46 @@ dispatch::Guard best_box(std::span<const JudgedPoint> points, const dispatch::Gu
   return best;
 }
 
+void add_corners(const Verdict& earlier, const dispatch::Guard& limits, std::vector<VarAxes>* points) {
+  if (earlier.guard.var_count != limits.var_count) return;
+  VarAxes low, high;
+  for (int i = 0; i < limits.var_count; ++i) {
+    low.push_back(first_multiple(earlier.guard.var[static_cast<size_t>(i)]));
+    high.push_back(last_multiple(earlier.guard.var[static_cast<size_t>(i)]));
+  }
+  points->push_back(std::move(low));
+  points->push_back(std::move(high));
+}
+
+std::vector<JudgedPoint> with_earlier(std::vector<JudgedPoint> now, const Verdict& earlier,
+                                      const dispatch::Guard& verified) {
+  std::vector<JudgedPoint> known;
+  for (const PointTiming& t : earlier.timing) {
+    const bool usable = t.status != VerdictStatus::kAmbiguous &&
+                        t.var_axes.size() == static_cast<size_t>(verified.var_count) &&
+                        guard_holds(verified, t.var_axes);
+    const bool again = std::any_of(now.begin(), now.end(), [&](const JudgedPoint& p) {
+      return p.var_axes == t.var_axes && p.status != VerdictStatus::kAmbiguous;
+    });
+    if (usable && !again) known.push_back({t.var_axes, 1, t.status});
+  }
+  for (JudgedPoint& p : known) p.weight = 1 / static_cast<double>(known.size());
+  now.insert(now.end(), known.begin(), known.end());
+  return now;
+}
+
+dispatch::Guard best_box_with(const std::vector<JudgedPoint>& now, const Verdict* earlier,
+                              const dispatch::Guard& verified, const dispatch::Guard& limits) {
+  if (earlier != nullptr) {
+    const dispatch::Guard box = best_box(with_earlier(now, *earlier, verified), limits);
+    if (std::any_of(now.begin(), now.end(), [&](const JudgedPoint& p) {
+          return p.status == VerdictStatus::kFaster && guard_holds(box, p.var_axes);
+        }))
+      return box;
+  }
+  return best_box(now, limits);
+}
+
 std::vector<size_t> representative(std::span<const VarAxes> points, std::span<const double> weights,
                                    size_t count) {
   std::vector<size_t> order(points.size());

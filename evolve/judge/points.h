@@ -41,6 +41,16 @@ struct JudgedPoint {
 // a Guard that holds nothing. Cost: cubic in the points (at most 64).
 dispatch::Guard best_box(std::span<const JudgedPoint> points, const dispatch::Guard& limits);
 
+// What an earlier judgement of the same source adds (Candidate::earlier): its Guard's corners, to the points whose hull
+// is verified; and its decided timings inside `verified`, to what best_box() chooses by. There they weigh 1 together, as
+// the session's problems do; where this judgement decided the same problem, its word counts. `now`: what it decided.
+void add_corners(const Verdict& earlier, const dispatch::Guard& limits, std::vector<VarAxes>* points);
+std::vector<JudgedPoint> with_earlier(std::vector<JudgedPoint> now, const Verdict& earlier,
+                                      const dispatch::Guard& verified);
+// best_box(), of `now` with `earlier` (null: without) where that box holds a FASTER point of `now`: else of `now` alone.
+dispatch::Guard best_box_with(const std::vector<JudgedPoint>& now, const Verdict* earlier,
+                              const dispatch::Guard& verified, const dispatch::Guard& limits);
+
 // At most `count` of `points`, by weight, keeping the extremes of each axis.
 std::vector<size_t> representative(std::span<const VarAxes> points, std::span<const double> weights,
                                    size_t count);

@@ -54,6 +54,7 @@ class DeviceEvaluator final : public Evaluator {
     const Candidate* candidate = nullptr;
     dispatch::Result<CompiledCubin> cubin = dispatch::internal("not compiled");
     dispatch::Guard limits, box;
+    const Verdict* earlier = nullptr;  // of the candidate, where its compiler is this one
     std::vector<PointTiming> timing;
     double e_value = 0;
   };

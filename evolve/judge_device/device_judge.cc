@@ -195,7 +195,10 @@ Judgement DeviceEvaluator::judge(const Candidate& candidate) {
   Trial& t = one[0];
   t.candidate = &candidate;
   t.limits = limits_of(candidate.source);
-  t.box = hull(seen_points(), t.limits);
+  if (candidate.earlier && candidate.earlier->compiler == j.compiler) t.earlier = &candidate.earlier->verdict;
+  std::vector<VarAxes> points = seen_points();
+  if (t.earlier != nullptr) add_corners(*t.earlier, t.limits, &points);
+  t.box = hull(points, t.limits);
   compile(one);
   v.compile_ms = ms_since(start);
   if (!t.cubin.ok()) return reject(v, Gate::kCompile, t.cubin.status().message()), finish();
@@ -356,7 +359,7 @@ std::vector<JudgedPoint> DeviceEvaluator::judged_points(const Verdict& v) {
 // Other values. (A process of its own would cost each judgement the seconds that libtorch takes to open a device.)
 bool DeviceEvaluator::judge_confirm(Trial& t, Budget& until, Verdict* v) {
   const int alignment = v->guard.alignment_bytes;
-  dispatch::Guard box = best_box(judged_points(*v), t.limits);
+  dispatch::Guard box = best_box_with(judged_points(*v), t.earlier, t.box, t.limits);
   bool all = true;
   for (PointTiming& x : v->timing) {
     if (x.status != VerdictStatus::kFaster || !guard_holds(box, x.var_axes)) continue;
@@ -370,7 +373,7 @@ bool DeviceEvaluator::judge_confirm(Trial& t, Budget& until, Verdict* v) {
     x = again;
     all = all && x.status == VerdictStatus::kFaster;
   }
-  if (!all) box = best_box(judged_points(*v), t.limits);
+  if (!all) box = best_box_with(judged_points(*v), t.earlier, t.box, t.limits);
   const bool any = std::any_of(v->timing.begin(), v->timing.end(), [&](const PointTiming& x) {
     return x.status == VerdictStatus::kFaster && guard_holds(box, x.var_axes);
   });

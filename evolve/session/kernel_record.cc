@@ -1,8 +1,29 @@
 #include "evolve/session/kernel_record.h"
 
+#include <algorithm>
+
 #include "kernels_cache/sha256.h"
 
 namespace niche::evolve {
+
+namespace {
+
+Verdict with_timings_of(const EarlierJudgement* earlier, const Judgement& judgement) {
+  Verdict v = judgement.verdict;
+  if (earlier == nullptr || earlier->compiler != judgement.compiler) return v;
+  for (const PointTiming& t : earlier->verdict.timing) {
+    const auto at = std::find_if(v.timing.begin(), v.timing.end(),
+                                 [&](const PointTiming& now) { return now.var_axes == t.var_axes; });
+    if (at == v.timing.end()) {
+      if (v.timing.size() < kTimingsMax) v.timing.push_back(t);
+    } else if (at->status == VerdictStatus::kAmbiguous) {
+      *at = t;
+    }
+  }
+  return v;
+}
+
+}  // namespace
 
 kernels_cache::KernelRecord kernel_record(const JudgedKernel& k) {
   const KernelSource& source = k.rendered.source;
@@ -23,7 +44,7 @@ kernels_cache::KernelRecord kernel_record(const JudgedKernel& k) {
   r.source = source.text;
   r.artefact = k.judgement.artefact;
   r.artefact_sha256 = kernels_cache::to_hex(kernels_cache::sha256(k.judgement.artefact));
-  r.verdict_json = k.judgement.verdict.to_json();
+  r.verdict_json = with_timings_of(k.earlier, k.judgement).to_json();
   double heaviest = -1, weights = 0;
   for (const ProblemBaseline& b : k.baselines) {
     r.fallback_ns += b.weight * b.fallback_ns;

@@ -23,8 +23,12 @@ struct JudgedKernel {
   const ProblemCosts& costs;  // of the problems that it was judged on
   std::string family, parameters, session;
   int64_t unix_ns = 0;
+  const EarlierJudgement* earlier = nullptr;  // that the judgement was given
 };
 
+// The record's Verdict has the timings of `earlier` too, where its compiler is the same: of a problem in both the later
+// one that decided; at most kTimingsMax.
+inline constexpr size_t kTimingsMax = 96;
 kernels_cache::KernelRecord kernel_record(const JudgedKernel& k);
 
 }  // namespace niche::evolve

@@ -95,7 +95,8 @@ class SessionImpl final : public Session {
   // What a profiler says of the best candidate, where the caller wants it. A trouble is told, and ends nothing.
   void profile_best();
   // The record's file name; empty where there is no sink.
-  dispatch::Result<std::string> commit(int node, const RenderedPoint& rendered, const Judgement& judgement);
+  dispatch::Result<std::string> commit(int node, const RenderedPoint& rendered, const Judgement& judgement,
+                                       const EarlierJudgement* earlier);
   void count_rejection(const Verdict& verdict) {
     if (verdict.failed_gate != Gate::kNone) ++rejected_[static_cast<size_t>(verdict.failed_gate)];
   }

@@ -248,7 +248,11 @@ bool SessionImpl::judge_if_due(bool last_chance) {
 
 void SessionImpl::judge(int node) {
   const RenderedPoint rendered = this->rendered(node);
-  Judgement j = evaluator_->judge({label(node), rendered.source});
+  const std::optional<EarlierJudgement> earlier =
+      parts_.sink == nullptr
+          ? std::nullopt
+          : parts_.sink->earlier(definition_->name(), rendered.source.kernel_name, rendered.text_hash);
+  Judgement j = evaluator_->judge({label(node), rendered.source, earlier});
   Verdict& v = j.verdict;
   // An interrupted judgement proved nothing against the candidate; only a win stands.
   if (!keep_going() && !v.faster()) {
@@ -257,7 +261,7 @@ void SessionImpl::judge(int node) {
   }
   std::string file;
   if (v.faster()) {
-    auto committed = commit(node, rendered, j);
+    auto committed = commit(node, rendered, j, earlier ? &*earlier : nullptr);
     if (!committed.ok()) {
       warning_ = "commit of " + label(node) + ": " + committed.status().to_string();
       plan_.judged(node, {}, v.evaluate_ms * 1e-3);
@@ -315,7 +319,8 @@ void SessionImpl::profile_best() {
   recorder_.evaluations({row});
 }
 
-Result<std::string> SessionImpl::commit(int node, const RenderedPoint& rendered, const Judgement& judgement) {
+Result<std::string> SessionImpl::commit(int node, const RenderedPoint& rendered, const Judgement& judgement,
+                                        const EarlierJudgement* earlier) {
   std::string family, parameters;
   if (is_program(node)) {
     const Program& p = models_->at(node);
@@ -329,7 +334,7 @@ Result<std::string> SessionImpl::commit(int node, const RenderedPoint& rendered,
   if (parts_.sink == nullptr) return std::string();
   return parts_.sink->commit(
       kernel_record({*definition_, request_.definition_json, rendered, judgement, baselines_, costs_, family,
-                     parameters, request_.session_id, parts_.clock->unix_time_ns()}));
+                     parameters, request_.session_id, parts_.clock->unix_time_ns(), earlier}));
 }
 
 }  // namespace niche::evolve

@@ -32,7 +32,7 @@ struct FakeWorld {
   int crash_after_screens = -1;  // throws in the screen after so many: a process that dies
   dispatch::Status baseline_status;
 
-  int screens = 0;
+  int screens = 0, judged_with_earlier = 0;
   std::vector<std::string> screened, judged;
   std::vector<double> judged_at;
 };
@@ -70,6 +70,7 @@ class FakeEvaluator final : public Evaluator {
   Judgement judge(const Candidate& c) override {
     const auto params = params_of(c.id);
     world_.judged.push_back(c.id);
+    world_.judged_with_earlier += c.earlier.has_value();
     world_.judged_at.push_back(static_cast<double>(world_.clock.now_ns() - start_ns_) * 1e-9);
     Judgement j;
     for (int step = 0; step < 20; ++step) {

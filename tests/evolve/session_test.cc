@@ -29,8 +29,13 @@ class ListSink final : public KernelSink {
     records.push_back(r);
     return "file" + std::to_string(records.size()) + ".kc";
   }
+  std::optional<EarlierJudgement> earlier(const std::string&, const std::string&,
+                                          const std::string&) override {
+    return before;
+  }
   std::vector<kernels_cache::KernelRecord> records;
   dispatch::Status status;
+  std::optional<EarlierJudgement> before;
 };
 
 class SessionTest : public testing::Test {
@@ -195,6 +200,58 @@ TEST_F(SessionTest, ARecordCarriesAllThatAServerNeeds) {
   EXPECT_NEAR(r.kernel_ns / r.fallback_ns, 1 / (*Verdict::from_json(r.verdict_json)).timing[0].speedup, 1e-9);
   EXPECT_EQ(r.provenance.session, "s1");
   EXPECT_EQ(r.provenance.compiler, "fake 1.0");
+}
+
+TEST_F(SessionTest, AKernelThatIsFoundAgainKeepsWhatWasTimedBefore) {
+  const auto timing = [](int64_t rows, double speedup, VerdictStatus status) {
+    PointTiming t;
+    t.var_axes = {rows};
+    t.speedup = speedup;
+    t.status = status;
+    return t;
+  };
+  EarlierJudgement before;
+  before.compiler = "fake 1.0";
+  before.verdict.timing = {timing(4, 0.7, VerdictStatus::kNotFaster), timing(16, 9, VerdictStatus::kFaster)};
+  sink_.before = before;
+  run();
+  ASSERT_FALSE(sink_.records.empty());
+  EXPECT_EQ(world_.judged_with_earlier, static_cast<int>(world_.judged.size()));
+  auto kept = (*Verdict::from_json(sink_.records.front().verdict_json)).timing;
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept[0].var_axes[0], 16);
+  EXPECT_LT(kept[0].speedup, 3) << "timed again: the later figure";
+  EXPECT_EQ(kept[1].var_axes[0], 4);
+  EXPECT_EQ(kept[1].speedup, 0.7) << "a loss is kept as well";
+  EXPECT_EQ(kept[1].status, VerdictStatus::kNotFaster);
+
+  sink_.records.clear();
+  sink_.before->compiler = "another";
+  run();
+  ASSERT_FALSE(sink_.records.empty());
+  EXPECT_EQ((*Verdict::from_json(sink_.records.front().verdict_json)).timing.size(), 1u);
+}
+
+TEST_F(SessionTest, TheCacheTellsWhatACommitWouldReplace) {
+  run();
+  ASSERT_FALSE(sink_.records.empty());
+  const kernels_cache::KernelRecord& r = sink_.records.front();
+  kernels_cache::CacheOptions options;
+  options.root = dir_.path() + "/cache";
+  options.environment.device_class = "cpu";
+  auto cache = *kernels_cache::KernelCache::open(options);
+  CacheSink sink(*cache);
+  const auto before = [&] { return sink.earlier(r.definition, r.name, r.provenance.source_hash); };
+  EXPECT_FALSE(before());
+  for (uint64_t misses : cache->counters().misses) EXPECT_EQ(misses, 0u) << "not there yet is no miss";
+  ASSERT_TRUE(sink.commit(r).ok());
+  ASSERT_TRUE(before());
+  EXPECT_EQ(before()->compiler, r.provenance.compiler);
+  EXPECT_EQ(before()->verdict.guard.var[0].hi, r.guard.var[0].hi);
+  EXPECT_EQ(before()->verdict.timing.size(), 1u);
+  EXPECT_FALSE(sink.earlier(r.definition, r.name, "another source"));
+  ASSERT_TRUE(cache->standings().hold(kernels_cache::kernel_ref(r), "crash", "run", 1).ok());
+  EXPECT_FALSE(before()) << "held back: it must be verified anew, by itself";
 }
 
 TEST_F(SessionTest, OfPointsThatAreOneKernelOneIsTried) {

@@ -247,6 +247,34 @@ TEST(Evaluator, KernelFasterOnlyForSmallProblemsServesOnlyThose) {
   EXPECT_EQ(v.guard.var[0].hi, 8);
 }
 
+TEST(Evaluator, AnEarlierJudgementOfTheSameSourceIsVerifiedAgainAndKept) {
+  auto small = evaluator(norm_spec({{{2}, 1}, {{8}, 1}}));
+  Candidate c = norm_candidate(norm_kernel(kRightBody));
+  const Judgement first = small->judge(c);
+  ASSERT_EQ(first.verdict.status, VerdictStatus::kFaster) << first.verdict.to_json();
+  auto e = evaluator(norm_spec({{{40}, 1}, {{64}, 1}}));
+  c.earlier = EarlierJudgement{first.verdict, first.compiler};
+  const Verdict v = e->judge(c).verdict;
+  EXPECT_EQ(v.status, VerdictStatus::kFaster) << v.to_json();
+  EXPECT_EQ(v.guard.var[0].lo, 2);
+  EXPECT_EQ(v.guard.var[0].hi, 64);
+  EXPECT_EQ(v.timing.size(), 2u) << "its own";
+
+  // Of another compiler it is another kernel.
+  auto other = evaluator(norm_spec({{{40}, 1}, {{64}, 1}}));
+  c.earlier->compiler = "g++ 1.0";
+  const Verdict alone = other->judge(c).verdict;
+  EXPECT_EQ(alone.guard.var[0].lo, 40) << alone.to_json();
+
+  // Verified again, not believed: this one is wrong where the earlier judgement let it serve, outside of this session.
+  auto strict = evaluator(norm_spec({{{40}, 1}, {{64}, 1}}));
+  Candidate wrong = norm_candidate(norm_kernel(std::string("if (k->n[0] >= 16) {") + kRightBody + "}"));
+  EXPECT_EQ(strict->judge(wrong).verdict.status, VerdictStatus::kFaster);
+  auto again = evaluator(norm_spec({{{40}, 1}, {{64}, 1}}));
+  wrong.earlier = EarlierJudgement{first.verdict, first.compiler};
+  EXPECT_EQ(again->judge(wrong).verdict.status, VerdictStatus::kRejected);
+}
+
 TEST(Evaluator, InPlaceOperatorIsJudgedOnCopies) {
   auto op = std::make_shared<UpdateOp>();
   auto e = evaluator({op, define(*op, 4096), {{{8}, 1}}, {}});

@@ -110,6 +110,55 @@ TEST(BestBox, WithoutAWinnerHoldsNothing) {
   EXPECT_FALSE(guard_holds(g, VarAxes{4}));
 }
 
+// conv1d of the ranker: a session on small batches, then one on the batch that was left to the library.
+TEST(BestBoxWith, AnEarlierJudgementOfTheSameSourceStays) {
+  const auto limits = box({{1, 64, 1}, {1, 4096, 1}});
+  const auto timed = [](std::vector<std::pair<VarAxes, VerdictStatus>> list) {
+    Verdict v;
+    v.guard = box({{1, 7, 1}, {24, 400, 1}});
+    for (auto& [axes, status] : list) {
+      PointTiming t;
+      t.var_axes = axes;
+      t.status = status;
+      v.timing.push_back(t);
+    }
+    return v;
+  };
+  const Verdict earlier = timed({{{7, 221}, VerdictStatus::kFaster},
+                                 {{1, 400}, VerdictStatus::kFaster},
+                                 {{3, 24}, VerdictStatus::kFaster}});
+  const std::vector<JudgedPoint> now = {{{8, 214}, 0.6, VerdictStatus::kFaster},
+                                        {{8, 295}, 0.2, VerdictStatus::kFaster},
+                                        {{7, 221}, 0.2, VerdictStatus::kFaster}};
+  std::vector<VarAxes> seen = {{8, 214}, {8, 295}, {7, 221}};
+  add_corners(earlier, limits, &seen);
+  const dispatch::Guard verified = hull(seen, limits);
+  EXPECT_TRUE(guard_holds(verified, VarAxes{1, 400}) && guard_holds(verified, VarAxes{1, 24}));
+  const dispatch::Guard alone = best_box_with(now, nullptr, verified, limits);
+  EXPECT_FALSE(guard_holds(alone, VarAxes{3, 24}));
+  const dispatch::Guard both = best_box_with(now, &earlier, verified, limits);
+  for (const VarAxes& p : {VarAxes{8, 214}, VarAxes{8, 295}, VarAxes{3, 24}, VarAxes{1, 400}})
+    EXPECT_TRUE(guard_holds(both, p));
+
+  // A loser keeps the boxes apart, whenever it was timed; what was just judged FASTER is in what comes out.
+  const Verdict with_loser = timed({{{1, 400}, VerdictStatus::kFaster},
+                                    {{3, 24}, VerdictStatus::kFaster},
+                                    {{5, 214}, VerdictStatus::kNotFaster}});
+  const dispatch::Guard apart = best_box_with(now, &with_loser, verified, limits);
+  EXPECT_FALSE(guard_holds(apart, VarAxes{5, 214}));
+  EXPECT_TRUE(guard_holds(apart, VarAxes{8, 214}));
+  // Of one problem the later word counts, unless it is none.
+  const Verdict stale = timed({{{8, 214}, VerdictStatus::kNotFaster}});
+  EXPECT_TRUE(guard_holds(best_box_with(now, &stale, verified, limits), VarAxes{8, 214}));
+  const std::vector<JudgedPoint> undecided = {{{8, 214}, 0.6, VerdictStatus::kAmbiguous},
+                                              {{8, 295}, 0.2, VerdictStatus::kFaster},
+                                              {{7, 200}, 0.2, VerdictStatus::kFaster}};
+  EXPECT_FALSE(guard_holds(best_box_with(undecided, &stale, verified, limits), VarAxes{8, 214}));
+  // What was not verified now is no part of it.
+  const Verdict far = timed({{{60, 4000}, VerdictStatus::kFaster}});
+  EXPECT_FALSE(guard_holds(best_box_with(now, &far, verified, limits), VarAxes{60, 4000}));
+}
+
 TEST(Representative, KeepsTheHeaviestAndTheExtremes) {
   std::vector<VarAxes> points;
   std::vector<double> weights;
