@@ -3,13 +3,13 @@
 compute-sanitizer, where h200.py's timings would be in the way.
 
   compute-sanitizer --tool memcheck python3 check.py --library libniche_cuda_bench.so [--points N]"""
-import argparse
 import os
 import sys
 
 from hang_guard import Guard
 from niche_device import Call, Niche, NicheError, find_nvrtc
 from ops_defaults import DEFAULT_ATTRS
+from options import parser
 from rows import key_of
 
 PROBLEMS = [
@@ -79,12 +79,8 @@ def check_problem(niche, judge, problem, candidates, guard):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--library", required=True)
-    p.add_argument("--points", type=int, default=6)
-    p.add_argument("--ops", default="", help="comma-separated: these operators alone")
+    p = parser(__doc__, "library", "points", "ops", "cache", points=6)
     p.add_argument("--new", action="store_true", help="NEW_PROBLEMS alone")
-    p.add_argument("--cache", default="/tmp/niche_cubins")
     args = p.parse_args()
     os.makedirs(args.cache, exist_ok=True)
     niche = Niche(args.library, args.cache, find_nvrtc())

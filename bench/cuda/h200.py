@@ -11,7 +11,6 @@ longer than --hang seconds ends the program with status 9 and is left out by the
 Graph time: a CUDA graph of many calls over rotating buffers that exceed the L2 cache, replays of all variants
 interleaved. Cold: single calls after 256 MB were zeroed, as triton's do_bench. Rows are written as they come; a row that
 is in the file already is left out, so that a run can go on where one stopped."""
-import argparse
 import math
 import os
 import random
@@ -22,27 +21,17 @@ from check import NEW_PROBLEMS, check_problem
 from compile_ahead import compile_ahead
 from hang_guard import Guard
 from niche_device import Niche, find_nvrtc
+from options import parser, whole
 from results_file import load_results, save_results
 from rows import key_of, rows
 
 
 def parse():
-    p = argparse.ArgumentParser()
-    p.add_argument("--library", required=True)
-    p.add_argument("--out", required=True)
-    p.add_argument("--cache", default="/tmp/niche_cubins")
-    p.add_argument("--nvrtc", default="")
+    p = parser(__doc__, "library", "out", "cache", "nvrtc", "ops", "points", "seconds", "jobs", "compile", "rounds", "hang", "commit",
+               points=48, seconds=400, rounds=21)
     p.add_argument("--rows", default="table")
-    p.add_argument("--ops", default="", help="comma-separated: these operators alone")
     p.add_argument("--families", default="", help="comma-separated: candidates of these families alone")
-    p.add_argument("--points", type=int, default=48, help="candidates a family and row")
-    p.add_argument("--seconds", type=float, default=400, help="start no row after this time")
-    p.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
-    p.add_argument("--compile", type=int, default=1, help="0: leave torch.compile out")
-    p.add_argument("--rounds", type=int, default=21)
-    p.add_argument("--check", type=int, default=0, help="candidates a family on check.py's new problems, before the rows")
-    p.add_argument("--hang", type=float, default=20, help="seconds until a candidate's first run counts as hung")
-    p.add_argument("--commit", default="")
+    p.add_argument("--check", type=whole(0), default=0, help="candidates a family on check.py's new problems, before the rows")
     return p.parse_args()
 
 

@@ -25,7 +25,7 @@ TARGETS = ["ranker", "niche", "niche_live_check", "evolve_judge_case_lanes_test"
            "ops_cuda_families_test", "ops_cuda_emulated_test", "evolve_test_probe", "evolve_device_probe_fault_test",
            "evolve_permit_simulation_test", "runtime_cuda_loop_program", "runtime_cuda_permits_test", "runtime_cuda_loop_test"]
 SCRIPTS = ["bench_device.py", "build_there.py", "check.py", "compact.py", "compile_ahead.py", "h200.py", "hang_guard.py", "niche_device.py",
-           "ncu_digest.py", "one_kernel.py", "ops.py", "ops_defaults.py", "program_variants.py", "programs.py", "regret.py", "regret_rule.py", "results_file.py",
+           "ncu_digest.py", "one_kernel.py", "ops.py", "ops_defaults.py", "options.py", "program_variants.py", "programs.py", "regret.py", "regret_rule.py", "results_file.py",
            "rows.py"]
 TRACE = "examples/ranker/data/azure_llm_2023_conv_sample.csv"
 MADE_HERE = "go.sh"  # is in every job

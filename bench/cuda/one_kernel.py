@@ -6,10 +6,10 @@
       [--kernel NAME] [--launches 4]
 
 Without --kernel: the family's first proposal that compiles and holds at the shape. Its name and point come first on stdout."""
-import argparse
 import os
 
 from niche_device import Call, Niche, NicheError, find_nvrtc
+from options import parser, whole
 
 
 def main(args):
@@ -47,15 +47,11 @@ def main(args):
 
 
 if __name__ == "__main__":
-    p = argparse.ArgumentParser()
-    p.add_argument("--library", required=True)
+    p = parser(__doc__, "library", "points", "cache", "nvrtc", points=64)
     p.add_argument("--op", required=True)
     p.add_argument("--dtype", required=True)
     p.add_argument("--const", action="append", default=[])
     p.add_argument("--shape", required=True)
     p.add_argument("--kernel", default="")
-    p.add_argument("--points", type=int, default=64)
-    p.add_argument("--launches", type=int, default=4)
-    p.add_argument("--cache", default="/tmp/niche_cubins")
-    p.add_argument("--nvrtc", default="")
+    p.add_argument("--launches", type=whole(1), default=4)
     main(p.parse_args())

@@ -6,7 +6,6 @@
 Every kernel is checked against fp64 as in h200.py (same inputs, same bound); the best program and the best template then take turns with
 the library's forms, torch.compile's and a copy of the same bytes. Rows are written as they come, and rows that are there already are left
 out. --known: the templates' best points of an earlier run come first."""
-import argparse
 import json
 import os
 import statistics
@@ -15,6 +14,7 @@ import time
 from compile_ahead import compile_ahead
 from hang_guard import Guard
 from niche_device import Niche, NicheError, find_nvrtc
+from options import parser
 from program_variants import variants
 from results_file import load_results, save_results
 from rows import key_of, rows
@@ -174,17 +174,7 @@ def print_table(results):
 
 
 if __name__ == "__main__":
-    p = argparse.ArgumentParser()
-    p.add_argument("--library", required=True)
-    p.add_argument("--out", required=True)
-    p.add_argument("--cache", default="/tmp/niche_cubins")
-    p.add_argument("--nvrtc", default="")
-    p.add_argument("--ops", default="")
-    p.add_argument("--points", type=int, default=4, help="templates a row")
-    p.add_argument("--seconds", type=float, default=120, help="start no row after this time")
-    p.add_argument("--rounds", type=int, default=11)
-    p.add_argument("--compile", type=int, default=1)
+    p = parser(__doc__, "library", "out", "cache", "nvrtc", "ops", "points", "seconds", "rounds", "compile", "jobs", "commit",
+               points=4, seconds=120, rounds=11)
     p.add_argument("--known", default="", help="results of h200.py: its best points come first")
-    p.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    p.add_argument("--commit", default="")
     main(p.parse_args())

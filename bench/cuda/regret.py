@@ -6,7 +6,6 @@ all other candidates and the library forms there (regret_rule.py says what is co
 
 Times are h200.py's sweep: three replays of a graph over rotating buffers, so a regret below 1.03 is none. A row that is in
 the file already is left out."""
-import argparse
 import json
 import os
 import time
@@ -14,6 +13,7 @@ import time
 from compile_ahead import compile_ahead
 from hang_guard import Guard
 from niche_device import Niche, find_nvrtc
+from options import parser
 from regret_rule import LIBRARY, NOTHING_NEAR, at_unseen, committed, reaching, summary
 from results_file import load_results, save_results
 
@@ -104,15 +104,5 @@ def main(args):
 
 
 if __name__ == "__main__":
-    p = argparse.ArgumentParser()
-    p.add_argument("--library", required=True)
-    p.add_argument("--out", required=True)
-    p.add_argument("--cache", default="/tmp/niche_cubins")
-    p.add_argument("--nvrtc", default="")
-    p.add_argument("--ops", default="")
-    p.add_argument("--points", type=int, default=32)
-    p.add_argument("--seconds", type=float, default=90)
-    p.add_argument("--hang", type=float, default=20)
-    p.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
-    p.add_argument("--commit", default="")
+    p = parser(__doc__, "library", "out", "cache", "nvrtc", "ops", "points", "seconds", "hang", "jobs", "commit", points=32, seconds=90)
     main(p.parse_args())
