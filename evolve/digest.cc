@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <nlohmann/json.hpp>
+
+#include "dispatch/base/format.h"
 
 namespace niche::evolve {
 namespace {
 
+using dispatch::format;
 using nlohmann::json;
 
 // From these shares on a unit is what limits, with the margin that is left below a real peak: copies reach 87 % of an
@@ -21,16 +22,6 @@ constexpr double kFarFromRoof = 0.25;
 constexpr double kLaunchUs = 2;  // an empty kernel takes 0.75 us in a graph, a dependent pair twice that
 constexpr double kLowOccupancy = 0.3;
 constexpr double kTail = 1.25;  // whole waves over waves
-
-std::string format(const char* pattern, ...) __attribute__((format(printf, 1, 2)));
-std::string format(const char* pattern, ...) {
-  char text[320];
-  va_list args;
-  va_start(args, pattern);
-  std::vsnprintf(text, sizeof text, pattern, args);
-  va_end(args);
-  return text;
-}
 
 std::string percent(double share) { return format("%.0f %%", 100 * share); }
 

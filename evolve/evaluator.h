@@ -127,5 +127,7 @@ class Evaluator {
 // machine.
 dispatch::Result<std::unique_ptr<Evaluator>> make_evaluator(EvaluatorSpec spec,
                                                             EvaluatorOptions options = {});
+using EvaluatorFactory =
+    std::function<dispatch::Result<std::unique_ptr<Evaluator>>(EvaluatorSpec, EvaluatorOptions)>;
 
 }  // namespace niche::evolve

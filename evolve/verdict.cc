@@ -1,5 +1,6 @@
 #include "evolve/verdict.h"
 
+#include <charconv>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -77,6 +78,26 @@ PointTiming timing_from_json(const json& j) {
   return t;
 }
 
+// Beyond 2^53 many readers of JSON round: as text.
+json failed_case_to_json(const FailedCase& c) {
+  return {{"var_axes", c.var_axes},
+          {"distribution", c.distribution},
+          {"seed", std::to_string(c.seed)},
+          {"constant_seed", std::to_string(c.constant_seed)}};
+}
+uint64_t seed_from_json(const json& j) {
+  const std::string text = j.get<std::string>();
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw std::runtime_error("'" + text + "' is no seed");
+  return seed;
+}
+FailedCase failed_case_from_json(const json& j) {
+  return {j.at("var_axes").get<std::vector<int64_t>>(), j.at("distribution").get<int>(),
+          seed_from_json(j.at("seed")), seed_from_json(j.at("constant_seed"))};
+}
+
 }  // namespace
 
 const char* gate_name(Gate gate) { return kGateNames[static_cast<size_t>(gate)]; }
@@ -97,6 +118,7 @@ std::string Verdict::to_json() const {
             {"compile_ms", compile_ms},
             {"evaluate_ms", evaluate_ms},
             {"sandbox", sandbox}};
+  if (failed_case) j["failed_case"] = failed_case_to_json(*failed_case);
   if (digest) j["digest"] = json::parse(digest_to_json(*digest));
   // A compiler's message may quote bytes that are not UTF-8: replaced, since a verdict must always be
   // storable.
@@ -126,6 +148,7 @@ dispatch::Result<Verdict> Verdict::from_json(const std::string& text) {
     v.compile_ms = number("compile_ms");
     v.evaluate_ms = number("evaluate_ms");
     v.sandbox = j.at("sandbox").get<std::string>();
+    if (j.contains("failed_case")) v.failed_case = failed_case_from_json(j.at("failed_case"));
     if (j.contains("digest")) {
       auto digest = digest_from_json(j.at("digest").dump());
       if (!digest.ok()) return dispatch::corrupt("verdict: " + digest.status().message());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dispatch/base/status.h"
+#include "dispatch/definition.h"
 #include "dispatch/kernel.h"
 #include "evolve/digest.h"
 
@@ -53,6 +54,15 @@ struct PointTiming {
   VerdictStatus status = VerdictStatus::kAmbiguous;
 };
 
+// A case at which a candidate was wrong: what OpSpec::make_inputs needs to make its inputs again
+// (judge/failed_case.h writes them to files).
+struct FailedCase {
+  std::vector<int64_t> var_axes;  // in Definition::var_axes() order
+  int distribution = 0;
+  uint64_t seed = 0;
+  uint64_t constant_seed = 0;  // not 0: of the arguments that stay constant between calls
+};
+
 struct Verdict {
   VerdictStatus status = VerdictStatus::kRejected;
   Gate failed_gate = Gate::kNone;
@@ -66,6 +76,7 @@ struct Verdict {
   double e_value = 0;  // evidence for FASTER, traffic-weighted problems pooled
   double compile_ms = 0;
   double evaluate_ms = 0;
+  std::optional<FailedCase> failed_case;
   std::optional<Digest> digest;  // of a candidate for a GPU that was timed
   std::string sandbox;           // which containments held: "rlimits+landlock+seccomp"
 
@@ -73,5 +84,9 @@ struct Verdict {
   std::string to_json() const;
   static dispatch::Result<Verdict> from_json(const std::string& text);
 };
+
+// The same for people: some lines, the gates in their order with the first failure, errors against the bound, times, where
+// it may serve. Axes are named as `definition` names them.
+std::string verdict_text(const Verdict& verdict, const dispatch::Definition& definition);
 
 }  // namespace niche::evolve

@@ -18,9 +18,11 @@ struct FileJudgement {
   std::vector<ProblemBaseline> baselines;  // what it was timed against
 };
 
-// Reads and judges a file (at most 1 MiB). kIo or kInvalid: no candidate could be made of it; what is wrong
-// with the candidate itself is the Verdict's.
+// Reads and judges a file (at most 1 MiB), for the CPU, or for the device of spec.target.cuda with `make`, that device's
+// evaluator. kIo or kInvalid: no candidate could be made of it, a program for a device where none is named among them; what
+// is wrong with the candidate itself is the Verdict's.
 dispatch::Result<FileJudgement> evaluate_file(const std::string& path, EvaluatorSpec spec,
-                                              EvaluatorOptions options = {});
+                                              EvaluatorOptions options = {},
+                                              const EvaluatorFactory& make = make_evaluator);
 
 }  // namespace niche::evolve

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 
+#include "dispatch/base/format.h"
 #include "dispatch/base/hash.h"
 #include "evolve/judge/pair_verdict.h"
 #include "evolve/judge/session_evaluator.h"
@@ -18,11 +18,7 @@ constexpr size_t kJudgedMax = 4096;
 constexpr int kBatchPairs = 12;
 constexpr int kOtherStatePairs = 24;
 
-std::string number(double v) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.3g", v);
-  return text;
-}
+std::string number(double v) { return dispatch::format("%.3g", v); }
 
 std::string disagreement(const ClockCheck& check, int measurement) {
   const ClockCheck::Measurement& m = check.measurement(measurement);
@@ -143,7 +139,7 @@ bool SessionEvaluator::judge_correctness(Trial& t) {
     if (!found.ok()) return undecided(v, Gate::kCorrectness, found.status().message()), false;
     v.max_error = std::max(v.max_error, found->max_error);
     v.rms_error = std::max(v.rms_error, found->rms_error);
-    if (!found->ok) return reject(v, i == 0 ? Gate::kSmoke : found->gate, found->reason), false;
+    if (!found->ok) return reject(v, i == 0 ? Gate::kSmoke : found->gate, found->reason, *found), false;
     ++v.correctness_points;
   }
   v.guard = t.box;
@@ -167,7 +163,7 @@ bool SessionEvaluator::collect(Trial& t, BenchProblem& p, bool cold, int pairs_m
       return reject(v, t.gate, t.cell->death().text + " while it was timed at " + p.problem.to_string()),
              false;
     if (!batch->finding.ok)
-      return reject(v, t.gate, "a timed call was wrong: " + batch->finding.reason), false;
+      return reject(v, t.gate, "a timed call was wrong: " + batch->finding.reason, batch->finding), false;
     if (verdict.add(batch->pairs) != VerdictStatus::kAmbiguous) break;
   }
   PointTiming& out = m.timing;
@@ -230,7 +226,7 @@ bool SessionEvaluator::watch_blocks(Trial& t, BenchProblem& p, ClockCheck& check
   if (!found.ok()) return undecided(v, t.gate, found.status().message()), false;
   if (check.seen().died)
     return reject(v, t.gate, t.cell->death().text + " while it was timed at " + p.problem.to_string()), false;
-  if (!found->ok) return reject(v, t.gate, "an untimed call was wrong: " + found->reason), false;
+  if (!found->ok) return reject(v, t.gate, "an untimed call was wrong: " + found->reason, *found), false;
   next = check.saw();
   return true;
 }

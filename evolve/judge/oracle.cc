@@ -61,6 +61,7 @@ dispatch::Result<Finding> Oracle::check(const CaseId& id, int form, std::span<co
   NICHE_RETURN_IF_ERROR(call(OracleCommand::kCheck, id, runs));
   const auto* reply = arena_->mailbox<OracleReply>(kOracleReplyAt);
   Finding f;
+  f.id = id;
   f.ok = reply->wrong == 0;
   f.gate = static_cast<Gate>(reply->gate);
   f.max_error = reply->max_error;

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -25,6 +26,7 @@ struct Finding {
   Gate gate = Gate::kCorrectness;
   std::string reason;
   double max_error = 0, rms_error = 0;
+  std::optional<CaseId> id{};  // of the case that was checked
 };
 
 class Oracle {

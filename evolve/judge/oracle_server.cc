@@ -112,20 +112,6 @@ void OracleServer::serve(int channel) {
   }
 }
 
-Status OracleServer::make_inputs(OracleCase& k, uint64_t seed, bool constants_only) {
-  std::array<std::vector<uint8_t>, dispatch::kMaxArgs> made;
-  for (int i = 0; i < arg_count(); ++i)
-    if (present(i) && spec(i).role != ArgRole::kOut)
-      size_buffer(made[static_cast<size_t>(i)], k.problem.arg_bytes(i));
-  const auto p = pointers(made);
-  const HostArgs args(k.problem, p.data());
-  NICHE_RETURN_IF_ERROR(op_->make_inputs(k.problem, k.id.distribution, seed, args.tensors()));
-  for (int i = 0; i < arg_count(); ++i)
-    if (!constants_only || spec(i).constant)
-      k.inputs[static_cast<size_t>(i)] = std::move(made[static_cast<size_t>(i)]);
-  return {};
-}
-
 dispatch::Result<OracleCase*> OracleServer::find(const CaseId& id) {
   for (auto it = cases_.begin(); it != cases_.end(); ++it)
     if (it->id == id) {
@@ -136,10 +122,7 @@ dispatch::Result<OracleCase*> OracleServer::find(const CaseId& id) {
   k.id = id;
   k.problem.definition = definition_;
   k.problem.axes = id.axes;
-  NICHE_RETURN_IF_ERROR(make_inputs(k, id.seed, false));
-  const auto& args = definition_->schema().args;
-  const bool constants = std::any_of(args.begin(), args.end(), [](const auto& a) { return a.constant; });
-  if (id.constant_seed != 0 && constants) NICHE_RETURN_IF_ERROR(make_inputs(k, id.constant_seed, true));
+  NICHE_RETURN_IF_ERROR(make_case_inputs(*op_, k.problem, id, &k.inputs));
   cases_.push_front(std::move(k));
   int64_t kept = 0;
   for (auto it = cases_.begin(); it != cases_.end();) {

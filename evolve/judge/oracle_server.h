@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "evolve/judge/compare.h"
+#include "evolve/judge/failed_case.h"
 #include "evolve/judge/host_args.h"
 #include "evolve/judge/oracle.h"
 
@@ -18,7 +19,7 @@ namespace niche::evolve::judge {
 struct OracleCase {
   CaseId id;
   dispatch::Problem problem;
-  std::array<std::vector<uint8_t>, dispatch::kMaxArgs> inputs;  // kIn and kInOut
+  CaseInputs inputs;  // kIn and kInOut
   bool referenced = false;
   int form = -1;
   std::array<std::vector<uint8_t>, dispatch::kMaxArgs> reference;  // kOut and kInOut, in the reference's type
@@ -42,7 +43,6 @@ class OracleServer {
   dispatch::Status refer(const OracleCommand& c);
   dispatch::Status check(const OracleCommand& c, Finding& finding);
   dispatch::Result<OracleCase*> find(const CaseId& id);
-  dispatch::Status make_inputs(OracleCase& k, uint64_t seed, bool constants_only);
   dispatch::Status refer(OracleCase& k, int form);
   void fill(const OracleCase& k, const RunBuffers& run);
   // Findings; empty text: nothing wrong.

@@ -131,7 +131,7 @@ bool SessionEvaluator::screen_smoke(Screening& s) {
       s.verdicts[i].rms_error = std::max(s.verdicts[i].rms_error, found->rms_error);
       ++s.verdicts[i].correctness_points;
       if (found->ok) continue;
-      reject(s.verdicts[i], Gate::kSmoke, found->reason);
+      reject(s.verdicts[i], Gate::kSmoke, found->reason, *found);
       s.alive[i] = false;
       break;
     }

@@ -1,4 +1,5 @@
 #include "evolve/judge/session_evaluator.h"
+#include "evolve/judge/failed_case.h"
 
 #include <algorithm>
 #include <random>
@@ -208,10 +209,11 @@ std::string SessionEvaluator::why_refused(const Candidate& c) const {
   return checked.ok() ? "" : checked.message();
 }
 
-void SessionEvaluator::reject(Verdict& v, Gate gate, const std::string& reason) const {
+void SessionEvaluator::reject(Verdict& v, Gate gate, const std::string& reason, const Finding& at) const {
   v.status = VerdictStatus::kRejected;
   v.failed_gate = gate;
   v.reason = reason;
+  if (at.id) v.failed_case = failed_case(*at.id, *spec_.definition);
 }
 
 void SessionEvaluator::undecided(Verdict& v, Gate gate, const std::string& reason) const {

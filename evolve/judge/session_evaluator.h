@@ -51,7 +51,8 @@ class SessionEvaluator final : public Evaluator {
   double hang_seconds() const;
   dispatch::Guard limits_of(const KernelSource& source) const;
   std::vector<VarAxes> seen_points() const;
-  void reject(Verdict& v, Gate gate, const std::string& reason) const;
+  // `at`: what a check found: the case is named, so that it can be made again.
+  void reject(Verdict& v, Gate gate, const std::string& reason, const Finding& at = {}) const;
   // Not the candidate's fault: time was up, or the operator or the machine failed.
   void refuse(Verdict& v, const BuiltCandidate& built) const;
   void undecided(Verdict& v, Gate gate, const std::string& reason) const;

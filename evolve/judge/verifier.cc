@@ -128,6 +128,7 @@ dispatch::Result<Finding> Verifier::verify_placed(Cell& cell, const VerifyReques
     if (f.reason.empty()) continue;
     f.ok = false;
     f.gate = Gate::kCorrectness;
+    f.id = r.id;
     return f;
   }
   return oracle_->check(r.id, r.form, run, r.source->properties.deterministic);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "evolve/judge/failed_case.h"
 #include "evolve/judge/host_args.h"
 #include "evolve/judge_device/device_evaluator_impl.h"
 
@@ -66,9 +67,17 @@ bool DeviceEvaluator::take_finding(const dispatch::Result<Finding>& found, Gate 
   if (!found.ok()) return undecided(*v, Gate::kCorrectness, found.status().message()), false;
   v->max_error = std::max(v->max_error, found->max_error);
   v->rms_error = std::max(v->rms_error, found->rms_error);
-  if (!found->ok) return reject(*v, gate == Gate::kNone ? found->gate : gate, found->reason), false;
+  if (!found->ok) {
+    reject(*v, gate == Gate::kNone ? found->gate : gate, found->reason);
+    if (found->id) name_case(*found->id, v);
+    return false;
+  }
   ++v->correctness_points;
   return true;
+}
+
+void DeviceEvaluator::name_case(const CaseId& id, Verdict* v) const {
+  if (v->status == VerdictStatus::kRejected) v->failed_case = failed_case(id, *spec_.definition);
 }
 
 size_t DeviceEvaluator::cases_ahead(std::span<const CaseRun> list) const {
@@ -115,6 +124,7 @@ std::vector<DeviceEvaluator::Outputs> DeviceEvaluator::run_cases(Trial& t, std::
     const size_t k = case_of[j];
     if (!take_outcome(outcomes[j], gate, v)) {
       v->reason += " at " + problems[k].to_string();
+      name_case(list[k].id, v);
       outputs.resize(std::min(outputs.size(), k));
       return outputs;
     }
@@ -122,6 +132,7 @@ std::vector<DeviceEvaluator::Outputs> DeviceEvaluator::run_cases(Trial& t, std::
       outputs.push_back(std::move(outcomes[j].outputs));
     } else if (t.candidate->source.properties.deterministic && outcomes[j].outputs != outputs[k]) {
       reject(*v, Gate::kDeterminism, "two runs differ at " + problems[k].to_string());
+      name_case(list[k].id, v);
       outputs.resize(k);
       return outputs;
     }
@@ -175,7 +186,7 @@ void DeviceEvaluator::verify_together(std::span<Screened* const> trials, const d
     if (s.alive)
       found[k] = lanes_->check(id, problems_[0].form, std::move(outcomes[k].outputs));
     else
-      s.verdict->reason += " at " + problem.to_string();
+      s.verdict->reason += " at " + problem.to_string(), name_case(id, s.verdict);
   }
   for (size_t k = 0; k < trials.size(); ++k) {
     if (!trials[k]->alive) continue;
@@ -238,7 +249,8 @@ bool DeviceEvaluator::check_timed(const TimedProblem& p, const ProbeOutcome& o, 
   const Spending spending(&spent_.comparing);
   const auto found = lanes_->check(id, p.form, o.outputs).get();
   if (!found.ok()) return undecided(*v, Gate::kTiming, found.status().message()), false;
-  if (!found->ok) return reject(*v, Gate::kTiming, "a timed call was wrong: " + found->reason), false;
+  if (!found->ok)
+    return reject(*v, Gate::kTiming, "a timed call was wrong: " + found->reason), name_case(id, v), false;
   return true;
 }
 

@@ -138,6 +138,8 @@ class DeviceEvaluator final : public Evaluator {
   void reject(Verdict& v, Gate gate, const std::string& reason) const;
   void undecided(Verdict& v, Gate gate, const std::string& reason) const;
   bool take_outcome(const ProbeOutcome& o, Gate gate, Verdict* v) const;
+  // Of a rejection: the case at which it was wrong, so that it can be made again.
+  void name_case(const CaseId& id, Verdict* v) const;
   // Of the heaviest problem that was timed; nothing where none was, or the device's peaks are not known.
   void add_digest(const Trial& t, Verdict* v);
   Digest digest_of(const Trial& t, const TimedProblem& p, double kernel_ns) const;

@@ -1,12 +1,12 @@
 // DeviceEvaluator: the gates (device_evaluator.h).
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <future>
 #include <map>
 #include <thread>
 
+#include "dispatch/base/format.h"
 #include "dispatch/base/hash.h"
 #include "evolve/judge/host_args.h"
 #include "evolve/judge_device/device_evaluator_impl.h"
@@ -28,11 +28,7 @@ constexpr double kNotSlowerEvidence =
     20;  // for FASTER in the other cache state: all that it must not be is slower
 constexpr size_t kRepeatedCases = 4;  // run twice, for determinism
 
-std::string number(double v) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.3g", v);
-  return text;
-}
+std::string number(double v) { return dispatch::format("%.3g", v); }
 
 double ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

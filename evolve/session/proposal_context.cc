@@ -1,9 +1,8 @@
 #include "evolve/session/proposal_context.h"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 
+#include "dispatch/base/format.h"
 #include "evolve/cuda_template_family.h"
 #include "evolve/definition_json.h"
 #include "evolve/session/diagnosis.h"
@@ -12,15 +11,7 @@
 namespace niche::evolve {
 namespace {
 
-std::string format(const char* pattern, ...) __attribute__((format(printf, 1, 2)));
-std::string format(const char* pattern, ...) {
-  char text[512];
-  va_list args;
-  va_start(args, pattern);
-  std::vsnprintf(text, sizeof text, pattern, args);
-  va_end(args);
-  return text;
-}
+using dispatch::format;
 
 constexpr size_t kNameBytes = 80, kNoteBytes = 300, kReasonBytes = 1200;
 

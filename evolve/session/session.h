@@ -21,9 +21,6 @@
 
 namespace niche::evolve {
 
-using EvaluatorFactory =
-    std::function<dispatch::Result<std::unique_ptr<Evaluator>>(EvaluatorSpec, EvaluatorOptions)>;
-
 // Pointers must outlive the session.
 struct SessionParts {
   const dispatch::OpRegistry* ops = nullptr;

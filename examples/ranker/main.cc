@@ -8,6 +8,7 @@
 
 #include "examples/ranker/demo.h"
 #include "examples/ranker/server.h"
+#include "runtime/cli/number_flags.h"
 #include "runtime/torch/torch.h"
 
 extern char** environ;
@@ -48,7 +49,7 @@ int main(int argc, char** argv) {
   serve
       ->add_option("--tuning-duty", server.tuning_duty,
                    "share of a device's time for sessions, between requests")
-      ->check(CLI::Range(0.0001, 1.0));
+      ->check(niche::cli::number_in(0.0001, 1));
   serve->add_option("--cache", config.cache_dir, "directory of verified kernels");
   serve->add_option("--worker", worker, "the niche program");
   serve->add_option("--parent", server.parent, "end when this process, which started the server, ends");
@@ -63,13 +64,13 @@ int main(int argc, char** argv) {
   show->add_option("--device", demo.device, "where it is served: cpu, or cuda:N");
   show->add_option("--tuning-duty", demo.tuning_duty,
                    "share of a device's time for sessions, between requests")
-      ->check(CLI::Range(0.0001, 1.0));
+      ->check(niche::cli::number_in(0.0001, 1));
   show->add_option("--batch-max", demo.batch_max,
                    "most candidates of a request; the sizes of all scale with it")
       ->check(CLI::Range(1, 64));
   show->add_option("--threads", demo.threads, "inference threads")->check(CLI::Range(1, 256));
   show->add_option("--tuning-seconds", demo.tuning_seconds_max, "longest tuning phase")
-      ->check(CLI::Range(5.0, 3600.0));
+      ->check(niche::cli::number_in(5, 3600));
   show->add_flag("--tuning-cost", demo.tuning_cost,
                  "pause sessions for half of the tuning phase and compare the requests' p99");
   CLI11_PARSE(app, argc, argv);

@@ -174,11 +174,12 @@ void add_cache_command(CLI::App& app, int* exit_code) {
   };
   auto p = std::make_shared<PruneFlags>();
   CLI::App* pr = add("prune", "remove what is not needed");
-  pr->add_option("--bytes", p->options.bytes_max, "evict the least served down to so many bytes");
+  pr->add_option("--bytes", p->options.bytes_max, "evict the least served down to so many bytes")
+      ->check(whole_in(0, std::numeric_limits<int64_t>::max()));
   pr->add_option("--unserved-days", p->unserved_days, "remove kernels that never served and are older")
-      ->check(CLI::Range(0.0, 36500.0));
+      ->check(number_in(0, 36500));
   pr->add_option("--standings-days", p->standings_days, "forget quarantines that are older")
-      ->check(CLI::Range(0.0, 36500.0));
+      ->check(number_in(0, 36500));
   pr->add_flag("--quarantined", p->options.quarantined, "remove entries of quarantined kernels");
   pr->add_flag("--other-environments", p->options.other_environments,
                "remove directories of other environments");

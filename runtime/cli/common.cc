@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -42,17 +41,6 @@ void DefinitionFlags::add_to(CLI::App& app) {
 }
 
 namespace {
-
-CLI::Validator number(const char* what, bool (*fits)(double)) {
-  return CLI::Validator(
-      [what, fits](std::string& text) {
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool good = !text.empty() && *end == 0 && std::isfinite(value) && fits(value);
-        return good ? std::string() : "'" + text + "' is not " + what;
-      },
-      "");
-}
 
 // "no operator 'rms_nrom' is registered; did you mean 'rms_norm'?", else which there are.
 Status no_operator(const std::string& name, const dispatch::OpRegistry& ops) {
@@ -103,23 +91,17 @@ Result<std::vector<std::pair<std::string, Number>>> parse_pairs(const std::vecto
   std::vector<std::pair<std::string, Number>> out;
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
-    std::istringstream value(equals == std::string::npos ? "" : text.substr(equals + 1));
-    Number n{};
-    if (equals == 0 || !(value >> n) || value.peek() != std::istringstream::traits_type::eof())
-      return dispatch::invalid("'" + text + "' is not NAME=NUMBER");
-    out.emplace_back(text.substr(0, equals), n);
+    const auto value = equals == std::string::npos
+                           ? std::nullopt
+                           : parse_number<Number>(std::string_view(text).substr(equals + 1));
+    if (equals == 0 || !value) return dispatch::invalid("'" + text + "' is not NAME=NUMBER");
+    out.emplace_back(text.substr(0, equals), *value);
   }
   return out;
 }
 
 }  // namespace
 
-CLI::Validator positive() {
-  return number("a number above 0", [](double v) { return v > 0; });
-}
-CLI::Validator not_negative() {
-  return number("0 or a number above it", [](double v) { return v >= 0; });
-}
 CLI::Validator device_name() {
   return CLI::Validator(
       [](std::string& text) {
@@ -153,6 +135,9 @@ Result<std::vector<int64_t>> parse_problem(const std::string& text, const dispat
       return dispatch::invalid(where + "axis '" + name + "' is given twice");
     const auto at = std::find_if(axes->begin(), axes->end(), named);
     if (at == axes->end()) return dispatch::invalid(where + "axis '" + name + "' is missing");
+    if (at->second < 1)
+      return dispatch::invalid(where + "axis '" + name + "' is " + std::to_string(at->second) +
+                               ", at least 1 is possible");
     extents.push_back(at->second);
     axes->erase(at);
   }
@@ -204,9 +189,14 @@ std::vector<std::filesystem::path> environments_in(const std::string& dir) {
 Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(kernels_cache::Access access) const {
   auto environment = host_environment(torch_libraries(), op_libraries, true);
   if (!environment.ok()) return environment.status();
+  return open(access, *environment);
+}
+
+Result<std::unique_ptr<kernels_cache::KernelCache>> CacheFlags::open(
+    kernels_cache::Access access, const kernels_cache::Environment& environment) const {
   kernels_cache::CacheOptions options;
   options.root = dir;
-  options.environment = *environment;
+  options.environment = environment;
   options.access = access;
   options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   return kernels_cache::KernelCache::open(std::move(options));

@@ -9,6 +9,7 @@
 
 #include "evolve/template_family.h"
 #include "kernels_cache/kernel_cache.h"
+#include "runtime/cli/number_flags.h"
 #include "runtime/runtime.h"
 
 namespace niche::cli {
@@ -33,9 +34,6 @@ struct Workbench {
       const DefinitionFlags& flags) const;
 };
 
-// For options: a finite number above 0, or not below it.
-CLI::Validator positive();
-CLI::Validator not_negative();
 // "cpu" or "cuda:N".
 CLI::Validator device_name();
 // Threads of a call: from 1 to the processors of this machine. More wait for each other: no time means anything, and a
@@ -56,6 +54,9 @@ struct CacheFlags {
   std::vector<std::string> op_libraries;
   void add_to(CLI::App& app);
   dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open(kernels_cache::Access access) const;
+  // Of another environment than this host's: a device's.
+  dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open(
+      kernels_cache::Access access, const kernels_cache::Environment& environment) const;
   // To write to a cache that must be there; kNotFound: it is not, or only other environments' are, and what makes them
   // others. open() would make one.
   dispatch::Result<std::unique_ptr<kernels_cache::KernelCache>> open_existing() const;

@@ -3,29 +3,26 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <csignal>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
+#include "dispatch/base/format.h"
 #include "evolve/definition_json.h"
 #include "evolve/proposer/secrets.h"
 #include "evolve/session/local_session.h"
 #include "runtime/cli/common.h"
 #include "runtime/cli/progress_line.h"
+#include "runtime/cli/session_device.h"
 #include "runtime/cli/session_proposer.h"
 #include "runtime/host_environment.h"
 #include "runtime/torch/worker.h"
-#ifdef NICHE_WITH_CUDA
-#include "evolve/judge_device/profiler.h"
-#include "runtime/torch/cuda_worker.h"
-#endif
 
 namespace niche::cli {
 namespace {
 
+using dispatch::format;
 using evolve::SessionEvent;
 
 std::atomic<bool> interrupted = false;
@@ -63,21 +60,12 @@ dispatch::Result<evolve::SeenProblem> parse_weighted(const std::string& text, co
   p.cold = cold;
   p.var_axes = std::move(*axes);
   if (colon == std::string::npos) return p;
-  char* end = nullptr;
-  p.weight = std::strtod(text.c_str() + colon + 1, &end);
-  if (*end != 0 || !(p.weight > 0) || !std::isfinite(p.weight))
+  const auto weight = parse_number<double>(std::string_view(text).substr(colon + 1));
+  p.weight = weight.value_or(0);
+  if (!(p.weight > 0))
     return dispatch::invalid("problem '" + text + "' of " + d.name() +
                              ": a weight that is no positive number");
   return p;
-}
-
-[[gnu::format(printf, 1, 2)]] std::string text(const char* format, ...) {
-  char out[256];
-  va_list values;
-  va_start(values, format);
-  std::vsnprintf(out, sizeof out, format, values);
-  va_end(values);
-  return out;
 }
 
 // Best so far, what is left of the budget, which gates refused how many.
@@ -89,18 +77,18 @@ void show(ProgressLine& line, const Options& o, const SessionEvent& e) {
         if (const int n = e.rejected[static_cast<size_t>(g)]; n != 0)
           refused +=
               ' ' + std::string(evolve::gate_name(static_cast<evolve::Gate>(g))) + ' ' + std::to_string(n);
-      std::string now = text("%.0f s left  %d of %d tried  best screened %.3fx  confirmed %.3fx (%d)",
-                             std::max(0.0, o.seconds - e.seconds_used), e.tried, o.evaluations,
-                             e.best_speedup, e.committed_speedup, e.kernels);
+      std::string now = format("%.0f s left  %d of %d tried  best screened %.3fx  confirmed %.3fx (%d)",
+                               std::max(0.0, o.seconds - e.seconds_used), e.tried, o.evaluations,
+                               e.best_speedup, e.committed_speedup, e.kernels);
       if (!refused.empty()) now += "  refused:" + refused;
       if (e.questions > 0)
-        now += text("  model: %d of %d asked, %d programs, $%.4f of $%.2f", e.questions,
-                    o.model.questions_max, e.programs, e.model_usd, o.model.usd_max);
+        now += format("  model: %d of %d asked, %d programs, $%.4f of $%.2f", e.questions,
+                      o.model.questions_max, e.programs, e.model_usd, o.model.usd_max);
       line.show(now);
       break;
     }
     case SessionEvent::Kind::kKernel:
-      line.print(text("%6.1f s  verified ", e.seconds_used) + e.kernel_name);
+      line.print(format("%6.1f s  verified ", e.seconds_used) + e.kernel_name);
       break;
     case SessionEvent::Kind::kDone:
     case SessionEvent::Kind::kFailed:
@@ -108,43 +96,6 @@ void show(ProgressLine& line, const Options& o, const SessionEvent& e) {
       break;
   }
 }
-
-// A session on a GPU. Nobody serves in this process: the device is the session's, burst after burst.
-class Devices {
- public:
-#ifdef NICHE_WITH_CUDA
-  dispatch::Status use(const evolve::SessionRequest& request, bool profile,
-                       evolve::LocalSessionOptions* session) {
-    std::string ncu;
-    if (profile) {
-      auto found = evolve::find_ncu();
-      if (!found.ok())
-        std::fprintf(stderr, "niche: %s; going on without a profile\n", found.status().message().c_str());
-      if (found.ok()) ncu = std::move(*found);
-    }
-    auto made = profiled_cuda_session(request, gate_, clock_, ncu);
-    if (!made.ok()) return made.status();
-    session->profile = !ncu.empty();
-    session_ = std::move(*made);
-    session->families = &session_.families;
-    session->environment = session_.environment;
-    session->make_evaluator = session_.make_evaluator;
-    session->device = session_.device;
-    session->cuda = session_.cuda;
-    return {};
-  }
-
- private:
-  dispatch::SystemClock clock_;
-  evolve::PermitGate gate_{{.burst_ns = 20'000'000, .duty = 1.0}, clock_, [] { return evolve::Traffic(); }};
-  evolve::DeviceSession session_;
-#else
-  dispatch::Status use(const evolve::SessionRequest& request, bool, evolve::LocalSessionOptions*) {
-    return dispatch::unsupported("device '" + request.device +
-                                 "': this build has no CUDA (./dev build cuda)");
-  }
-#endif
-};
 
 // Someone waits at a terminal: what is wrong with the proposer is said before the session begins.
 constexpr double kProposerSeconds = 120;
@@ -192,15 +143,23 @@ int run(const Options& o) {
   request.model = o.model;
   evolve::LocalSessionOptions session;
   session.ops = &(*bench)->ops;
-  Devices devices;
+  std::unique_ptr<SessionDevice> device;
   if (request.device.empty()) {
     auto environment = host_environment(torch_libraries(), (*bench)->op_libraries, true);
     if (!environment.ok()) return fail(environment.status());
     session.families = &(*bench)->families;
     session.environment = *environment;
     session.make_evaluator = evolve::make_evaluator;
-  } else if (const dispatch::Status s = devices.use(request, o.profile, &session); !s.ok()) {
-    return fail(s);
+  } else {
+    auto opened = SessionDevice::open(request, o.profile);
+    if (!opened.ok()) return fail(opened.status());
+    device = std::move(*opened);
+    session.profile = device->profiles();
+    session.families = &device->session().families;
+    session.environment = device->session().environment;
+    session.make_evaluator = device->session().make_evaluator;
+    session.device = device->session().device;
+    session.cuda = device->session().cuda;
   }
   session.evaluator_options.child_start = torch_child_start;
   ProgressLine line;
@@ -240,8 +199,12 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
       ->allow_extra_args(false)
       ->required();
   c->add_option("--seconds", o->seconds, "wall time")->check(positive())->capture_default_str();
-  c->add_option("--evaluations", o->evaluations, "candidates")->check(positive())->capture_default_str();
-  c->add_option("--target", o->target, "end at this speed-up; 0: none")->capture_default_str();
+  c->add_option("--evaluations", o->evaluations, "candidates")
+      ->check(whole_in(1, 1'000'000'000))
+      ->capture_default_str();
+  c->add_option("--target", o->target, "end at this speed-up; 0: none")
+      ->check(not_negative())
+      ->capture_default_str();
   c->add_option("--threads", o->threads, "threads that a live call may use")
       ->check(thread_count())
       ->capture_default_str();
@@ -251,7 +214,7 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
   c->add_option("--device", o->device, "what the kernels are for: cpu, or cuda:N")
       ->check(device_name())
       ->capture_default_str();
-  c->add_option("--seed", o->seed, "0: from the system");
+  c->add_option("--seed", o->seed, "0: from the system")->check(seed_number());
   c->add_flag("--profile", o->profile, "at the end, Nsight Compute looks at the best kernel of a GPU")
       ->needs(c->get_option("--device"));
   c->add_flag("--cold", o->cold, "judge with cold caches");
@@ -260,9 +223,12 @@ void add_evolve_command(CLI::App& app, int* exit_code) {
                 "a model that writes programs: exec:CMD, mailbox:DIR, openai:URL#MODEL or anthropic:MODEL");
   c->add_option("--model-budget", o->model.usd_max, "dollars that it may cost")->check(not_negative());
   c->add_option("--model-price", o->model.price, "IN,OUT: dollars a million tokens");
-  c->add_option("--model-tokens", o->model.tokens_max, "tokens that it may take; 0: no limit");
+  c->add_option("--model-tokens", o->model.tokens_max, "tokens that it may take; 0: no limit")
+      ->check(whole_in(0, int64_t{1} << 53));
   c->add_option("--model-key-file", o->model.key_file, "its key; else OPENAI_API_KEY, ANTHROPIC_API_KEY");
-  c->add_option("--questions", o->model.questions_max, "asked of the model at most")->capture_default_str();
+  c->add_option("--questions", o->model.questions_max, "asked of the model at most")
+      ->check(whole_in(0, 1'000'000))
+      ->capture_default_str();
   c->add_option("--answer-seconds", o->model.answer_seconds_max, "time for an answer")
       ->check(positive())
       ->capture_default_str();

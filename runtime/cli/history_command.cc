@@ -110,7 +110,7 @@ void add_history_commands(CLI::App& app, int* exit_code) {
   auto o = std::make_shared<Options>();
   CLI::App* s = app.add_subcommand("sessions", "list evolution sessions, newest first");
   add_store(*s, *o);
-  s->add_option("--limit", o->limit, "at most so many")->check(positive())->capture_default_str();
+  s->add_option("--limit", o->limit, "at most so many")->check(whole_in(1, 1'000'000))->capture_default_str();
   s->callback([o, exit_code] { *exit_code = sessions(*o); });
 
   CLI::App* t = app.add_subcommand("tree", "what a session tried, as text or as one HTML page");
@@ -126,7 +126,7 @@ void add_history_commands(CLI::App& app, int* exit_code) {
   e->add_option("session", o->id, "its id, the beginning of it, last, or all")->capture_default_str();
   e->add_option("--format", o->format, "jsonl, sft or dpo")->capture_default_str();
   e->add_option("--limit", o->export_limit, "with all: the newest so many; default: every one")
-      ->check(positive());
+      ->check(whole_in(1, 1'000'000));
   e->add_option("--out", o->out, "file; default: standard output");
   e->callback([o, exit_code] { *exit_code = export_sessions(*o); });
 }

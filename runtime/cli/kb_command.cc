@@ -22,8 +22,11 @@ int search(const Options& o) {
   for (const std::string& w : o.words) q.words += w + ' ';
   for (const std::string& m : o.metrics) {
     const size_t eq = m.find('=');
-    if (eq == std::string::npos) return fail(dispatch::invalid("metric '" + m + "': expected NAME=VALUE"));
-    q.metrics[m.substr(0, eq)] = std::atof(m.c_str() + eq + 1);
+    if (eq == std::string::npos || eq == 0)
+      return fail(dispatch::invalid("metric '" + m + "': expected NAME=VALUE"));
+    const auto value = parse_number<double>(std::string_view(m).substr(eq + 1));
+    if (!value) return fail(dispatch::invalid("metric '" + m + "': no number after the '='"));
+    q.metrics[m.substr(0, eq)] = *value;
   }
   if (q.platform == "here") q.platform = evolve::arch_name(evolve::detect_target(1));
   auto hits = (*library)->search(q);
@@ -93,7 +96,9 @@ void add_kb_command(CLI::App& app, int* exit_code) {
   s->add_option("--bottleneck", o->query.bottleneck, "memory, compute, latency, correctness, compile");
   s->add_option("--error", o->query.error, "an error message");
   s->add_option("--metric", o->metrics, "a figure, e.g. dram_pct=85 (repeat)")->allow_extra_args(false);
-  s->add_option("--bytes", o->query.bytes_max, "at most so much text")->capture_default_str();
+  s->add_option("--bytes", o->query.bytes_max, "at most so much text")
+      ->check(whole_in(1, int64_t{1} << 30))
+      ->capture_default_str();
   directory(s);
   s->callback([o, exit_code] { *exit_code = search(*o); });
   CLI::App* l = c->add_subcommand("list", "all pages");

@@ -72,10 +72,12 @@ Result<evolve::DeviceSession> profiled_cuda_session(const evolve::SessionRequest
   if (auto info = cuda_info(**driver, *ordinal); info.ok()) options.peaks = evolve::DevicePeaks::of(*info);
   options.host_threads =
       std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, kHostThreadsMax);
-  options.cubin_cache_dir = request.cache_dir + "/cubins";
-  std::error_code ec;
-  std::filesystem::create_directories(options.cubin_cache_dir, ec);
-  if (ec) options.cubin_cache_dir.clear();
+  if (!request.cache_dir.empty()) {
+    options.cubin_cache_dir = request.cache_dir + "/cubins";
+    std::error_code ec;
+    std::filesystem::create_directories(options.cubin_cache_dir, ec);
+    if (ec) options.cubin_cache_dir.clear();
+  }
 
   evolve::DeviceSession session;
   evolve::CudaFamilyRegistry families;

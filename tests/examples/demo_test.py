@@ -31,6 +31,14 @@ def refused(out, *expected):
     assert "starting the server" not in done.stdout, done.stdout
 
 
+def numbers_that_cannot_be_are_refused(out):
+    for flag, value in (("--tuning-duty", "nan"), ("--tuning-duty", "2"), ("--tuning-seconds", "nan"), ("--tuning-seconds", "inf"),
+                        ("--tuning-seconds", "6x"), ("--batch-max", "nan"), ("--threads", "-1")):
+        done = subprocess.run([RANKER, "demo", "--out", out, flag, value], capture_output=True, text=True, timeout=END_SECONDS)
+        assert done.returncode not in (0, 1) and flag in done.stderr and value in done.stderr, (flag, value, done)
+        assert done.stdout == "" and not os.path.exists(out), (flag, value, done.stdout)
+
+
 def processes_of_group(group):
     alive = []
     for name in os.listdir("/proc"):
@@ -84,6 +92,7 @@ def main():
         assert os.listdir(foreign) == ["cache"], os.listdir(foreign)
         refused(os.path.join(foreign, "cache", "precious"), "not a directory")
         print("a directory that no demo made is refused and left as it was")
+        numbers_that_cannot_be_are_refused(os.path.join(work, "numbers"))
 
         own = os.path.join(work, "a", "new", "one")
         interrupted_when_it_says(own, "starting the server")

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "evolve/judge/evaluate_file.h"
 #include "evolve/judge_device/device_evaluator.h"
 #include "tests/runtime/cuda_affine.h"
 
@@ -135,6 +136,67 @@ TEST_F(CudaPermits, WhatIsTimedHasADigest) {
   EXPECT_EQ(d.blocks, 50);
   EXPECT_EQ(d.blocks_per_sm, 16) << "2,048 threads";
   EXPECT_EQ(evolve::diagnose(d).bottleneck, "grid") << "50 blocks on 132 multiprocessors";
+}
+
+// What `niche evaluate --device` does with a text.
+TEST_F(CudaPermits, AProgramInAFileIsJudgedByTheDevicesJudge) {
+  const std::string path = ::testing::TempDir() + "/program_" + std::to_string(::getpid()) + ".cu";
+  const auto write = [&](const std::string& symbol, const std::string& entry) {
+    std::ofstream(path) << "// niche: preamble\n// niche: phase " << symbol << " grid=M/4 threads=128\n"
+                        << "// niche: align 4\n"
+                        << entry << " void " << symbol
+                        << "(const NicheCudaArgs a) {\n"
+                           "  if (threadIdx.x < a.n[0]) ((float*)a.p[3])[threadIdx.x] = 9.5f;\n}\n";
+  };
+  auto op = std::make_shared<AffineOp>();
+  op->on_device = true;
+  evolve::CudaTarget target;
+  target.arch = "sm_90a";
+  evolve::EvaluatorSpec spec;
+  spec.op = op;
+  spec.definition = Definition::make(op->schema(), kF32, {{"N", kN}}, {{"has_b", 1}}).value();
+  spec.problems = {{{8}, 1, false}, {{64}, 1, false}};
+  spec.target.device = "cuda.sm_90a";
+  spec.target.cuda = std::make_shared<const evolve::CudaTarget>(target);
+  const evolve::EvaluatorFactory make = [&](evolve::EvaluatorSpec s, evolve::EvaluatorOptions o) {
+    evolve::DeviceEvaluatorOptions device;
+    device.probe.program = NICHE_TEST_CUDA_PROGRAM;
+    device.probe.args = {"probe"};
+    device.permits = &gate;
+    device.clock = &clock;
+    device.l2_bytes = 1 << 20;
+    return evolve::make_device_evaluator(std::move(s), std::move(o), std::move(device));
+  };
+  evolve::EvaluatorOptions options;
+  options.seed = 7;
+  write("affine_fast", "extern \"C\" __global__");
+  auto judged = evolve::evaluate_file(path, spec, options, make);
+  ASSERT_TRUE(judged.ok()) << judged.status().to_string();
+  EXPECT_EQ(judged->judgement.verdict.status, evolve::VerdictStatus::kFaster)
+      << judged->judgement.verdict.to_json();
+  EXPECT_FALSE(judged->judgement.verdict.failed_case);
+  ASSERT_TRUE(judged->source.cuda);
+  EXPECT_FALSE(judged->judgement.artefact.empty());
+
+  write("affine_wrong", "extern \"C\" __global__");
+  judged = evolve::evaluate_file(path, spec, options, make);
+  ASSERT_TRUE(judged.ok()) << judged.status().to_string();
+  EXPECT_EQ(judged->judgement.verdict.status, evolve::VerdictStatus::kRejected);
+  EXPECT_EQ(judged->judgement.verdict.failed_gate, evolve::Gate::kSmoke);
+  ASSERT_TRUE(judged->judgement.verdict.failed_case);
+
+  write("affine_past_end", "extern \"C\" __global__");
+  judged = evolve::evaluate_file(path, spec, options, make);
+  ASSERT_TRUE(judged.ok()) << judged.status().to_string();
+  EXPECT_EQ(judged->judgement.verdict.status, evolve::VerdictStatus::kRejected);
+  EXPECT_TRUE(judged->judgement.verdict.failed_case) << "of a launch that did not end well as well";
+
+  write("affine_fast", "extern \"C\"");
+  judged = evolve::evaluate_file(path, spec, options, make);
+  ASSERT_TRUE(judged.ok()) << judged.status().to_string();
+  EXPECT_EQ(judged->judgement.verdict.failed_gate, evolve::Gate::kCompile);
+  EXPECT_NE(judged->judgement.verdict.reason.find("__global__"), std::string::npos);
+  ::unlink(path.c_str());
 }
 
 TEST_F(CudaPermits, ACompilerAndAProfilerEndWithTheSessionsTime) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/cli/number_flags.h"
 #include "runtime/cli/progress_line.h"
 #include "runtime/cli/replay/load.h"
 
@@ -123,7 +124,7 @@ void add_replay_command(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   c->add_option("--rate", o->rate,
                 "mean requests a second, arrivals spaced as in the trace; 0: closed loop, for capacity")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(cli::number_in(0, 1e6))
       ->capture_default_str();
   c->add_option("--connections", o->connections, "connections at once")
       ->check(CLI::Range(1, 1024))
@@ -138,10 +139,10 @@ void add_replay_command(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(2, 512))
       ->capture_default_str();
   c->add_option("--tokens-per-event", o->sizes.tokens_per_event, "ContextTokens an event of the history")
-      ->check(CLI::Range(0.01, 1e6))
+      ->check(cli::number_in(0.01, 1e6))
       ->capture_default_str();
   c->add_option("--tokens-per-candidate", o->sizes.tokens_per_candidate, "GeneratedTokens a candidate")
-      ->check(CLI::Range(0.01, 1e6))
+      ->check(cli::number_in(0.01, 1e6))
       ->capture_default_str();
   c->add_option("--json", o->json_file, "write the result there too");
   c->callback([o, exit_code] { *exit_code = run(*o); });

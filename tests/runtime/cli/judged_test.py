@@ -5,6 +5,8 @@ usage: judged_test.py NICHE SOURCE_DIR
 
 A judge on a loaded machine may find too little evidence for a good kernel; what is to be committed is tried a few times.
 """
+import array
+import ast
 import json
 import os
 import shutil
@@ -96,6 +98,50 @@ def a_kernel_by_hand_reaches_a_cache(directory):
         assert os.listdir(cache) == made, command
 
 
+WRONG = SQUARED.replace("positive * positive", "positive * positive * 1.01f")
+
+
+def elements(npy):
+    """(type, shape, values) of a file in NumPy's format."""
+    with open(npy, "rb") as f:
+        data = f.read()
+    assert data[:8] == b"\x93NUMPY\x01\x00", data[:8]
+    begin = 10 + int.from_bytes(data[8:10], "little")
+    head = ast.literal_eval(data[10:begin].decode())
+    return head["descr"], head["shape"], array.array({"<f4": "f", "<f8": "d"}[head["descr"]], data[begin:])
+
+
+def a_wrong_kernel_is_named_with_inputs_that_show_it(directory):
+    case = os.path.join(directory, "case")
+    judge = ["evaluate", written(directory, "wrong.cc", WRONG), *OWN, "--problem", "M=8", "--seed", "5"]
+    done = niche(*judge, "--inputs", case, expect=3)
+    verdict = json.loads(done.stdout)
+    assert verdict["status"] == "REJECTED" and verdict["failed_gate"] == "smoke", verdict
+    for words in (": REJECTED, at gate 'smoke'", "passed    parse, duplicate, compile, binary\n", "reason    output 'y'", "inputs    M=", case):
+        assert words in done.stderr, (words, done.stderr)
+    assert sorted(os.listdir(case)) == ["x.npy", "y.expected.npy"], os.listdir(case)
+    kind, shape, x = elements(os.path.join(case, "x.npy"))
+    assert (kind, shape) == ("<f4", (verdict["failed_case"]["var_axes"][0], 1024)), (kind, shape, verdict)
+    kind, wide, y = elements(os.path.join(case, "y.expected.npy"))
+    assert (kind, wide, len(y)) == ("<f8", shape, len(x)), (kind, wide)
+    assert all(abs(b - max(a, 0) ** 2) <= 1e-9 * abs(b) for a, b in zip(x, y))
+    again = json.loads(niche(*judge, expect=3).stdout)
+    assert again["failed_case"] == verdict["failed_case"], (again, verdict)
+
+
+def a_program_for_a_device_says_where_it_is_judged(directory):
+    program = written(directory, "program.cu", """// niche: preamble
+// niche: phase run grid=M threads=256
+extern "C" __global__ void run(const NicheCudaArgs k) {}
+""")
+    judge = ["evaluate", program, "--op", "rms_norm", "--const", "N=1024", "--problem", "M=16"]
+    done = niche(*judge, expect=2)
+    for words in (program + " line 3: __global__", "--device cuda:0", "./dev build cuda"):
+        assert words in done.stderr and done.stdout == "", (words, done.stderr)
+    done = niche(*judge, "--device", "cuda:9", expect=1)
+    assert done.stdout == "" and ("this build has no CUDA" in done.stderr or "CUDA" in done.stderr), done.stderr
+
+
 def a_proposer_evolves_an_operator_without_a_family(directory):
     evolve = ["evolve", *OWN, "--problem", "M=64", "--seconds", "60", *answered(directory, "squared", SQUARED)]
     cache, done = committed(os.path.join(directory, "own"), lambda of_try: niche(*evolve, "--cache", of_try))
@@ -152,6 +198,8 @@ def main():
     directory = tempfile.mkdtemp(prefix="niche-judged-")
     try:
         a_kernel_by_hand_reaches_a_cache(directory)
+        a_wrong_kernel_is_named_with_inputs_that_show_it(directory)
+        a_program_for_a_device_says_where_it_is_judged(directory)
         a_proposer_evolves_an_operator_without_a_family(directory)
         a_reference_in_python_judges_kernels(directory)
     finally:
