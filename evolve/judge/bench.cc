@@ -199,7 +199,7 @@ dispatch::Result<Bench::Outcome> Bench::measure(Cell& cell, BenchProblem& p, con
   out.pairs = samples(reply);
   if (reply.arguments_changed != 0) {
     out.finding.ok = false;
-    out.finding.reason = "changed the argument struct it was called with";
+    out.finding.reason = "changed the argument struct it was called with at " + p.problem.to_string();
     return out;
   }
   if (!r.verify) return out;
