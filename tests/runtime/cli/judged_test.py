@@ -9,6 +9,7 @@ import array
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -68,7 +69,7 @@ def committed(cache, attempt):
         tries.append(f"try {n + 1}: exit {done.returncode}\n{done.stdout}{done.stderr}")
         if done.returncode == 0 and "0 kernels committed" not in done.stdout:
             return of_try, done
-        if "rejected at timing" not in done.stdout and '"failed_gate": "timing"' not in done.stdout:
+        if not re.search(r'(rejected at |at gate \'|"failed_gate": ?")(timing|confirm)', done.stdout):
             break
     raise AssertionError("not committed\n" + "\n".join(tries))
 
