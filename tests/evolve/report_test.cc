@@ -117,6 +117,12 @@ TEST_F(Report, PageIsEscapedAndHasTheDiff) {
   EXPECT_EQ(page.find("<bold>"), std::string::npos);
   EXPECT_NE(page.find("<polyline"), std::string::npos);
   EXPECT_NE(page.find("<summary>source</summary>"), std::string::npos);
+  // Of a program whose parent's text is there as well: what it changed.
+  add(kProgram + 2, kProgram, "model", R"({"name":"third"})", "screened", 0.4, "line one\nline & two\n");
+  const std::string more = tree_page(load());
+  EXPECT_NE(more.find("<summary>diff to " + std::to_string(kProgram) + "</summary>"), std::string::npos);
+  EXPECT_NE(more.find("-line two"), std::string::npos) << more;
+  EXPECT_NE(more.find("+line &amp; two"), std::string::npos) << more;
   EXPECT_EQ(page.find("http"), std::string::npos);  // it needs nothing else
 }
 

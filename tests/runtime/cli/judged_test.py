@@ -7,12 +7,14 @@ A judge on a loaded machine may find too little evidence for a good kernel; what
 """
 import array
 import ast
+import http.server
 import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+import threading
 
 from niche_program import SECONDS, SOURCE, niche
 
@@ -156,6 +158,91 @@ def a_proposer_evolves_an_operator_without_a_family(directory):
     done = niche("export", "--cache", cache, "--format", "dpo", expect=3)
     assert "nothing to export" in done.stderr and done.stdout == "", (done.stdout, done.stderr)
     niche("export", "--cache", cache, "--format", "jsonl", expect=0)
+    what_a_session_tried_can_be_looked_at(directory, cache)
+
+
+def a_refused_program_is_counted_by_its_gate(directory):
+    evolve = ["evolve", *OWN, "--problem", "M=64", "--seconds", "60", *answered(directory, "wrong", WRONG)]
+    done = niche(*evolve, "--cache", os.path.join(directory, "refused"), expect=0)
+    # While it goes on: time left, tried, the best so far, and which gates refused how many.
+    assert re.search(r"\d+ s left  1 of 2000 tried  best screened 0\.000x  confirmed 0\.000x \(0\)  refused: smoke 1", done.stderr), done.stderr
+    assert re.search(r"rejected at smoke +1\n", done.stdout), done.stdout
+
+
+class EchoingService:
+    """An OpenAI-compatible service that puts the key that it was asked with into what it says."""
+
+    def __init__(self, program):
+        keys = self.keys = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                keys.append(self.headers["Authorization"])
+                text = f"<NAME>{keys[-1]}</NAME><DESCRIPTION>{keys[-1]}</DESCRIPTION><CODE>\n// {keys[-1]}\n{program}</CODE>"
+                body = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}],
+                                   "usage": {"prompt_tokens": 10, "completion_tokens": 10}}).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *words):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def end(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def a_key_reaches_its_service_and_nothing_else(directory):
+    key = "sk-niche-0123456789abcdefghijklmnop"
+    service = EchoingService(SQUARED)
+    cache = os.path.join(directory, "keyed")
+    os.environ["OPENAI_API_KEY"] = key
+    try:
+        done = niche("evolve", *OWN, "--problem", "M=64", "--seconds", "60", "--questions", "1", "--cache", cache, "--proposer",
+                     f"openai:http://127.0.0.1:{service.server.server_address[1]}/v1#m", expect=0)
+    finally:
+        del os.environ["OPENAI_API_KEY"]
+        service.end()
+    assert service.keys == ["Bearer " + key], service.keys
+    assert "1 questions, 1 programs" in done.stdout, (done.stdout, done.stderr)
+    told = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    for command in (["tree", "--all"], ["export"], ["export", "--format", "sft"], ["kb", "skills"]):
+        shown = niche(*command, "--cache", cache)
+        told[" ".join(command)] = (shown.stdout + shown.stderr).encode()
+    for folder, _, names in os.walk(cache):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as f:
+                told[os.path.join(folder, name)] = f.read()
+    assert any("trajectories" in name for name in told), told.keys()
+    for where, text in told.items():
+        assert key.encode() not in text, where
+
+
+def what_a_session_tried_can_be_looked_at(directory, cache):
+    """`cache` holds a session whose only program is committed."""
+    lines = niche("export", "--cache", cache, "--format", "sft", expect=0).stdout.splitlines()
+    example = json.loads(lines[0])
+    assert len(lines) == 1 and example["reward"] > 1 and example["verified"], lines
+    assert [m["role"] for m in example["messages"]] == ["system", "user", "assistant"], example
+    assert "positive * positive" in example["messages"][2]["content"], example
+    page = os.path.join(directory, "tree.html")
+    id = example["session"]
+    done = niche("tree", id[:12], "--html", page, "--cache", cache, expect=0)
+    assert f"{page}: 1 candidates of {id}" in done.stdout, done.stdout
+    with open(page, encoding="utf-8") as f:
+        html = f.read()
+    assert "<polyline" in html and "positive * positive" in html and "http" not in html, html[:1000]
+    text = niche("tree", "last", "--cache", cache, expect=0).stdout
+    assert "best confirmed" in text and "model one pass" in text, text
 
 
 def python_with_torch():
@@ -202,6 +289,8 @@ def main():
         a_wrong_kernel_is_named_with_inputs_that_show_it(directory)
         a_program_for_a_device_says_where_it_is_judged(directory)
         a_proposer_evolves_an_operator_without_a_family(directory)
+        a_refused_program_is_counted_by_its_gate(directory)
+        a_key_reaches_its_service_and_nothing_else(directory)
         a_reference_in_python_judges_kernels(directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
