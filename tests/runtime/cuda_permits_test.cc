@@ -145,7 +145,7 @@ TEST_F(CudaPermits, AProgramInAFileIsJudgedByTheDevicesJudge) {
     std::ofstream(path) << "// niche: preamble\n// niche: phase " << symbol << " grid=M/4 threads=128\n"
                         << "// niche: align 4\n"
                         << entry << " void " << symbol
-                        << "(const NicheCudaArgs a) {\n"
+                        << "(const Args a) {\n"
                            "  if (threadIdx.x < a.n[0]) ((float*)a.p[3])[threadIdx.x] = 9.5f;\n}\n";
   };
   auto op = std::make_shared<AffineOp>();

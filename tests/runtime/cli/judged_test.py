@@ -135,7 +135,7 @@ def a_wrong_kernel_is_named_with_inputs_that_show_it(directory):
 def a_program_for_a_device_says_where_it_is_judged(directory):
     program = written(directory, "program.cu", """// niche: preamble
 // niche: phase run grid=M threads=256
-extern "C" __global__ void run(const NicheCudaArgs k) {}
+extern "C" __global__ void run(const Args k) {}
 """)
     judge = ["evaluate", program, "--op", "rms_norm", "--const", "N=1024", "--problem", "M=16"]
     done = niche(*judge, expect=2)
