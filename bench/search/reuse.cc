@@ -2,7 +2,7 @@
 //
 //   reuse [--json FILE] [--seeds N] [--budget N] [--spaces DIR]
 //
-// For every space of bench/search/spaces but those without neighbours (NAME_avx512, NAME_wide), sessions of the default policy that begin with
+// For every space of bench/search/spaces that has a neighbour, sessions of the default policy that begin with
 //   seeds       the template families' own guesses (from scratch)
 //   points      and the three best points of a session on a neighbouring problem (spaces/near/NAME.space)
 //   neighbour   these points and all that the session evaluated, as a prior of the model, as a session takes both
@@ -122,8 +122,7 @@ int run(const Options& o) {
   std::error_code ec;
   for (const auto& entry : fs::recursive_directory_iterator(o.spaces, ec)) {
     const std::string name = fs::relative(entry.path(), o.spaces).replace_extension().string();
-    if (entry.path().extension() != ".space" || name.starts_with("near/") || name.starts_with("batch/") ||
-        name.ends_with("_avx512") || name.ends_with("_wide"))
+    if (entry.path().extension() != ".space" || name.starts_with("near/") || name.starts_with("batch/"))
       continue;
     auto recorded = RecordedSpace::load(entry.path().string());
     if (!recorded.ok()) return fail(recorded.status().to_string());
@@ -134,9 +133,11 @@ int run(const Options& o) {
       s.near = std::make_unique<RecordedSpace>(std::move(*near));
     if (auto batch = RecordedSpace::load(o.spaces + "/batch/" + entry.path().filename().string()); batch.ok())
       s.batch = std::make_unique<RecordedSpace>(std::move(*batch));
+    if (s.near == nullptr && s.batch == nullptr) continue;
     spaces.push_back(std::move(s));
   }
-  if (spaces.empty()) return fail("no recorded space in " + o.spaces + "; bench/search/record.sh makes them");
+  if (spaces.empty())
+    return fail("no recorded space with a neighbour in " + o.spaces + "; bench/search/record.sh makes them");
   std::sort(spaces.begin(), spaces.end(), [](const Space& a, const Space& b) { return a.name < b.name; });
   auto library = niche::kb::Library::open();
   if (!library.ok()) return fail(library.status().to_string());

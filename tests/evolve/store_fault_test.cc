@@ -10,21 +10,11 @@
 
 #include "evolve/search/rng.h"
 #include "evolve/store/store.h"
+#include "tests/evolve/store_rows.h"
 #include "tests/evolve/temp_dir.h"
 
 namespace niche::evolve::store {
 namespace {
-
-SessionRow session_row(const std::string& id) {
-  SessionRow r;
-  r.id = id;
-  r.definition = r.op = "op";
-  r.dtype = "f32";
-  r.arch = "cpu";
-  r.definition_json = r.request_json = "{}";
-  r.problems_json = "[]";
-  return r;
-}
 
 // Writes batches of nodes with their evaluations until killed; acknowledges each commit with one number on
 // `fd`.

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "evolve/store/store.h"
+#include "tests/evolve/store_rows.h"
 #include "tests/evolve/temp_dir.h"
 
 namespace niche::evolve::store {
@@ -19,18 +20,6 @@ using dispatch::Code;
 using dispatch::Status;
 
 constexpr uid_t kNobody = 65534;
-
-SessionRow session_row(const std::string& id, int64_t started) {
-  SessionRow r;
-  r.id = id;
-  r.definition = r.op = "op";
-  r.dtype = "f32";
-  r.arch = "cpu";
-  r.definition_json = r.request_json = "{}";
-  r.problems_json = "[]";
-  r.started_unix_ns = started;
-  return r;
-}
 
 Status add_session(Store& store, int number) {
   return store.begin_session(session_row("s" + std::to_string(number), number));
